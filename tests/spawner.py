@@ -132,8 +132,9 @@ class Spawner:
         stderr: int,
         *,
         new_session: bool = False,
+        program: Path = PROGRAM,
     ) -> Child:
-        """Start the program with ``arguments``, its output in :attr:`Child.stdout`."""
+        """Start the program with ``arguments``, its output in :attr:`Child.stdout`; it believes to be ``program``."""
         told, tells = os.pipe()
         reads, stdout = os.pipe()
         try:
@@ -142,7 +143,7 @@ class Spawner:
                 mask = os.umask(0o077)
                 os.umask(mask)
                 options = [mask, new_session, is_cost_lowered()]
-                words = json.dumps([list(arguments), dict(environment), str(cwd), *options]).encode()
+                words = json.dumps([[str(program), *arguments], dict(environment), str(cwd), *options]).encode()
                 socket.send_fds(asking, [words], [stdin, stdout, stderr, tells])
                 pid = int(asking.recv(32))
         finally:
@@ -151,16 +152,22 @@ class Spawner:
         return Child(pid, told, reads)
 
     def run(
-        self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, content: bytes, timeout: float
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        content: bytes,
+        timeout: float,
+        program: Path = PROGRAM,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run the program in its own session to its end, with ``content`` as input.
+        """Run the program in its own session to its end, with ``content`` as input; it believes to be ``program``.
 
         :raises subprocess.TimeoutExpired: it ran longer than ``timeout`` seconds, and was killed.
         """
         stdin, feeds = os.pipe()
         errors, stderr = os.pipe()
         try:
-            child = self.start(arguments, environment, cwd, stdin, stderr, new_session=True)
+            child = self.start(arguments, environment, cwd, stdin, stderr, new_session=True, program=program)
         finally:
             os.close(stdin)
             os.close(stderr)
@@ -305,7 +312,7 @@ def _commands() -> set[str]:
 
 
 def _become(
-    arguments: list[str],
+    words: list[str],
     environment: dict[str, str],
     cwd: str,
     mask: int,
@@ -330,7 +337,7 @@ def _become(
     os.environ.update(environment)
     os.chdir(cwd)
     os.umask(mask)
-    sys.argv[:] = [str(PROGRAM), *arguments]
+    sys.argv[:] = words
     # click derives from this how the program was started.
     sys.modules["__main__"].__package__ = None
 

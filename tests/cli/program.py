@@ -42,12 +42,16 @@ class Done:
         return json.loads(self.stdout)
 
 
-def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"") -> Done:
-    """Run the program in the home directory of ``environment`` to its end, without a terminal."""
+def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"", program: Path = PROGRAM) -> Done:
+    """Run the program in the home directory of ``environment`` to its end, without a terminal.
+
+    Where it is forked, it believes to be ``program``, which it names to others that are to start it.
+    """
     content = stdin.encode() if isinstance(stdin, str) else stdin
     if forkable(environment):
         modules = SERVER if SERVER_COMMANDS.intersection(arguments) else ()
-        done = spawner(*modules).run(arguments, environment, Path(environment["HOME"]), content, DEADLINE_SECONDS)
+        home = Path(environment["HOME"])
+        done = spawner(*modules).run(arguments, environment, home, content, DEADLINE_SECONDS, program)
     else:
         done = subprocess.run(
             [PROGRAM, *arguments],
@@ -64,6 +68,8 @@ def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"
 
 class CommandLine:
     """Runs the program in the environment of ``daemon``'s user, without a terminal."""
+
+    program = PROGRAM
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -84,7 +90,8 @@ class CommandLine:
         environment: Mapping[str, str] | None = None,
     ) -> Done:
         """Run the program to its end; its exit code must be ``code``, unless that is None."""
-        done = run(*arguments, environment=self.environment | dict(environment or {}), stdin=stdin)
+        given = self.environment | dict(environment or {})
+        done = run(*arguments, environment=given, stdin=stdin, program=self.program)
         assert code in (None, done.code), f"connmgr {arguments} exited with {done.code}\n{done.stdout!r}\n{done.errors}"
         return done
 

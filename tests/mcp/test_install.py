@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import stat
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from mcp.client.stdio import StdioServerParameters
 from tests.cli.program import CommandLine
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
-from tests.mcp.agent import content, run
+from tests.mcp.agent import content, run, server_spawner
+from tests.spawner import PROGRAM
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,7 +59,10 @@ web = true  # kept
 
 
 class User(CommandLine):
-    """The command line of a user of ``daemon`` with an own home directory."""
+    """The command line of a user of ``daemon`` with an own home directory.
+
+    The server that it configures, and tries, is forked from a process that has it loaded.
+    """
 
     def __init__(self, daemon: Daemon, home: Path) -> None:
         super().__init__(daemon)
@@ -65,6 +70,10 @@ class User(CommandLine):
         del self.environment["CONNMGR_PORT"]
         directories = {"HOME": home, "XDG_CONFIG_HOME": home / "config", "XDG_STATE_HOME": home / "state"}
         self.environment |= {name: str(path) for name, path in directories.items()}
+        self.program = home / "bin" / "connmgr"
+        self.program.parent.mkdir()
+        self.program.write_text(f'#!/bin/sh\nexec {shlex.join(server_spawner().command)} "$@"\n')
+        self.program.chmod(0o755)
         self._before = {one["id"] for one in daemon.client.token.query()}
 
     def tokens(self) -> list[dict[str, Any]]:
@@ -111,6 +120,7 @@ def _installed(user: User, client: str) -> dict[str, Any]:
 
 
 def test_an_agent_starts_by_what_was_written(user: User) -> None:
+    user.program = PROGRAM
     server, other = _installed(user, "claude"), _installed(user, "codex")
     # The last word is the file of the token.
     assert server == {**other, "args": [*other["args"][:-1], server["args"][-1]], "type": "stdio"}
