@@ -323,6 +323,12 @@ class SshLink(SendingTransport):
         super()._check_banner()  # type: ignore[misc]
         self.wire.allowance = None
 
+    @property
+    def was_dropped(self) -> bool:
+        """Whether the peer ended the connection before it told its version, and gave no reason but too many logins."""
+        # Newer versions of OpenSSH tell why: this line for MaxStartups, another one for PerSourcePenalties.
+        return not self.remote_version and self._packets.greeting in ("", "Exceeded MaxStartups")
+
     def run(self) -> None:
         """Read until the connection ends."""
         try:

@@ -326,6 +326,13 @@ class Packets(Packetizer):
         self.deliver: Callable[[bytes], bool] = lambda _: False
         self.may_rekey: Callable[[], bool] = lambda: False
         self.when_silent: Callable[[], None] = lambda: None
+        self.greeting = ""
+        """The first line of the peer: its version, or what it says before that."""
+
+    def readline(self, timeout: float) -> str:
+        line = str(super().readline(timeout))
+        self.greeting = self.greeting or line.strip()
+        return line
 
     # Attributes that paramiko sets.
 

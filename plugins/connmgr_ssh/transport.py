@@ -18,11 +18,13 @@ Logins, host keys and channels are connmgr's own (login.py, hostkeys.py, channel
 
 from __future__ import annotations
 
+import logging
+import random
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -53,6 +55,8 @@ from connmgr_ssh.login import UserAuthentication, gather, wants_agent
 from connmgr_ssh.packets import Wire, packed
 from connmgr_ssh.places import LoginPlaces, network_of
 
+log = logging.getLogger("connmgr_ssh")
+
 _OF_THE_HOST = ("hostKeyChecking", "connectTimeout", "keepAlive")
 """Fields of a connection that apply to its hops too."""
 
@@ -68,6 +72,10 @@ _WORDS: tuple[tuple[str, type[OperationError]], ...] = (
 
 SPARE_END_SECONDS, RETRY_SECONDS = 1.0, 0.02
 """Longest wait for a session that was given up, and the pause between two attempts."""
+
+DROPPED_ATTEMPTS, DROPPED_SECONDS = 5, 0.2
+"""How often a login is tried that the host drops before it begins, and the longest pause before the second attempt;
+each later one is twice as long."""
 
 _LANGUAGE = (
     "x=1; export LC_TIME=xx_XX 2>/dev/null; "
@@ -387,11 +395,13 @@ def _logged_in(
 ) -> SshLink:
     name = str(destination)
     verifier = HostKeyVerifier(destination, accepted, data.get("hostKey"), data.get("hostKeyChecking"))
-    wire = Wire(_stream_to(destination, via, addresses, deadline), data["keepAlive"] or None)
-    link = SshLink(wire, name, host_keys=verifier.preferred_types, certified=verifier.verifies_certificates)
+
+    def unused() -> SshLink:
+        wire = Wire(_stream_to(destination, via, addresses, deadline), data["keepAlive"] or None)
+        return SshLink(wire, name, host_keys=verifier.preferred_types, certified=verifier.verifies_certificates)
+
+    link = _negotiated(name, unused, deadline)
     try:
-        with mapped_errors(name, "exchanging keys", deadline):
-            link.negotiate(deadline)
         verifier.check(*link.proven_key(), deadline)
         with mapped_errors(name, "logging in", deadline):
             _log_in(link, destination, data, deadline, asker)
@@ -399,6 +409,36 @@ def _logged_in(
         link.close()
         raise
     return link
+
+
+def _negotiated(name: str, unused: Callable[[], SshLink], deadline: Deadline) -> SshLink:
+    """Return a link that has exchanged keys; if the host drops it before it has said anything, another one.
+
+    sshd drops connections at random where too many have not logged in yet (``MaxStartups``). That says nothing about
+    this login, and the host has been sent a version at most: no name of a user, and no credential.
+    """
+    attempt, pause = 1, DROPPED_SECONDS
+    while True:
+        link = unused()
+        try:
+            with mapped_errors(name, "exchanging keys", deadline):
+                link.negotiate(deadline)
+        except HostRefused as error:
+            link.close()
+            if not link.was_dropped:
+                raise
+            # Random, so that those who were dropped together do not come back together.
+            wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            if attempt == DROPPED_ATTEMPTS or wait >= deadline.left():
+                raise HostRefused(f"{error.message} It did so {attempt} times.") from error
+            log.info("%s dropped a login before it began; attempt %d follows in %.1f s", name, attempt + 1, wait)
+        except BaseException:
+            link.close()
+            raise
+        else:
+            return link
+        time.sleep(wait)
+        attempt, pause = attempt + 1, 2 * pause
 
 
 def _stream_to(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import logging
 import os
 import random
 import socket
@@ -25,9 +26,10 @@ from connmgr.errors import (
     TransportUnsupported,
 )
 from connmgr.plugin import Channel
-from connmgr_ssh import SshSchema, packets
+from connmgr_ssh import SshSchema, packets, transport
 from connmgr_ssh.channels import WINDOW_BYTES
 from connmgr_ssh.packets import MAX_SILENCES
+from connmgr_ssh.transport import DROPPED_ATTEMPTS
 from tests.deadlines import DEADLINE_SECONDS, eventually_equal
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_channel import read, run
@@ -187,8 +189,65 @@ def test_more_connections_than_the_host_admits(start_sshd: StartSshd, connect: C
     server = start_sshd({"MaxStartups": "1:100:1"})
     with socket.create_connection(("127.0.0.1", server.port)) as first:
         first.recv(100)
-        with at_most(DEADLINE_SECONDS), pytest.raises(HostRefused, match="MaxStartups"):
+        with at_most(DEADLINE_SECONDS), pytest.raises(HostRefused, match=f"MaxStartups.*so {DROPPED_ATTEMPTS} times"):
             connect(server)
+
+
+def test_a_login_that_the_host_drops_before_it_begins_is_tried_again(
+    start_sshd: StartSshd, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """sshd drops whoever comes while one connection has not logged in; that one goes when the first drop is told."""
+    server = start_sshd({"MaxStartups": "1:100:1"})
+    with socket.create_connection(("127.0.0.1", server.port)) as first:
+        first.recv(100)
+
+        def leave(record: logging.LogRecord) -> bool:
+            if "dropped a login" in record.getMessage():
+                first.close()
+            return True
+
+        log = logging.getLogger("connmgr_ssh")
+        log.addFilter(leave)
+        try:
+            with caplog.at_level(logging.INFO, "connmgr_ssh"), at_most(DEADLINE_SECONDS):
+                connect(server)
+        finally:
+            log.removeFilter(leave)
+    dropped = [record.getMessage() for record in caplog.records if "dropped a login" in record.getMessage()]
+    assert dropped
+    assert f"127.0.0.1:{server.port}" in dropped[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "tries"),
+    [
+        (b"", DROPPED_ATTEMPTS),
+        (b"Exceeded MaxStartups\r\n", DROPPED_ATTEMPTS),
+        # A penalty for earlier logins (PerSourcePenalties), which further ones would lengthen.
+        (b"Not allowed at this time\r\n", 1),
+        (b"SSH-2.0-Short\r\n", 1),
+    ],
+)
+def test_a_host_that_answers_is_not_asked_again(
+    sshd: Sshd, connect: Connect, monkeypatch: pytest.MonkeyPatch, answer: bytes, tries: int
+) -> None:
+    monkeypatch.setattr(transport, "DROPPED_SECONDS", 0.01)
+    seen: list[None] = []
+
+    def serve(connection: socket.socket) -> None:
+        seen.append(None)
+        # Read first: to close a connection with unread data resets it, and the answer may be lost.
+        connection.recv(1000)
+        connection.sendall(answer)
+
+    with peer(serve) as port, at_most(DEADLINE_SECONDS), pytest.raises(HostRefused):
+        connect(sshd, port=port)
+    assert len(seen) == tries
+
+
+def test_no_attempt_follows_after_the_deadline(sshd: Sshd, connect: Connect) -> None:
+    with peer(lambda _: None) as port, at_most(DEADLINE_SECONDS), pytest.raises(HostRefused):
+        connect(sshd, port=port, connectTimeout=0.1)
 
 
 @pytest.mark.parametrize(
