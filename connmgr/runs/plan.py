@@ -63,10 +63,8 @@ def manner_of(request: RunStartRequest, timeout: float) -> tuple[str, str]:
 
 
 def batch_size(total: int, *, shared: bool) -> int:
-    """Return how many targets a batch has at most, in a run of ``total``.
-
-    Where daemons do not share them, small ones would only be claimed one after the other.
-    """
+    """Return how many targets a batch has at most, in a run of ``total``."""
+    # Where daemons do not share them, small ones would only be claimed one after the other.
     return max(1, min(BATCH, total // LEAST_BATCHES)) if shared else BATCH
 
 
