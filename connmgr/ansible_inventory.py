@@ -115,8 +115,8 @@ class Lineage:
 
     def of(self, host: str) -> list[str]:
         """Return the groups that name ``host``, the deepest first."""
-        named = [name for name in self._members.get(host, ()) if name not in (ALL, UNGROUPED)]
-        return sorted(named, key=lambda name: -len(self._paths[name]))
+        groups = [name for name in self._members.get(host, ()) if name not in (ALL, UNGROUPED)]
+        return sorted(groups, key=lambda name: -len(self._paths[name]))
 
     def variables(self, host: str) -> dict[str, Any]:
         """Return the variables that ``host`` gets from its groups; deeper groups win."""
@@ -261,7 +261,7 @@ def _object(value: Any, source: str) -> dict[str, Any]:
 
 
 def _names(value: Any, source: str) -> list[str]:
-    if not isinstance(value or [], list) or not all(isinstance(one, str) and one for one in value or ()):
+    if not isinstance(value or [], list) or not all(isinstance(name, str) and name for name in value or ()):
         raise Unreadable(f"{source}: `hosts` and `children` of a group are lists of names.")
     return list(value or ())
 

@@ -85,9 +85,9 @@ class Minutes:
     def numbers(self, whats: Sequence[str]) -> tuple[int, list[list[int]]]:
         """Return the first minute in seconds since 1970, and for each of ``whats`` its numbers from then to now."""
         first = int(time.time() // 60) - MINUTES + 1
-        found = dict(self._kept)
+        numbers = dict(self._kept)
         empty: Counter[str] = Counter()
-        return first * 60, [[found.get(first + each, empty)[what] for each in range(MINUTES)] for what in whats]
+        return first * 60, [[numbers.get(first + each, empty)[what] for each in range(MINUTES)] for what in whats]
 
 
 class Events:
@@ -147,7 +147,7 @@ class Events:
         """Return the number after which to read what has happened since ``moment``, a time.time(), as far as kept."""
         with self._lock:
             recent = next(
-                (count for count, one in enumerate(reversed(self._kept)) if one.time < moment), len(self._kept)
+                (count for count, event in enumerate(reversed(self._kept)) if event.time < moment), len(self._kept)
             )
             return self._last - recent
 

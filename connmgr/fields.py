@@ -138,10 +138,10 @@ class Secret(fields.Field[Any]):
         if isinstance(value, str):
             return Text().deserialize(value)
         if is_reference(value):
-            named = value[FROM]
-            if len(value) > 1 or not isinstance(named, Mapping) or not isinstance(named.get("source"), str):
+            source = value[FROM]
+            if len(value) > 1 or not isinstance(source, Mapping) or not isinstance(source.get("source"), str):
                 raise ValidationError('Not of the form {"from": {"source": NAME, …}}.')
-            return {FROM: dict(named)}
+            return {FROM: dict(source)}
         if isinstance(value, Mapping):
             return EncryptedSchema().load(value)
         raise ValidationError("Neither a string nor an encrypted secret.")
@@ -194,9 +194,9 @@ def map_secrets(schema: marshmallow.Schema, data: Mapping[str, Any], change: Cal
 
 def references(schema: marshmallow.Schema, data: Mapping[str, Any]) -> list[str]:
     """Return the uuids of the connections in :class:`Reference` fields of loaded ``data``, at any depth."""
-    found: list[str] = []
-    map_references(schema, data, found.append)
-    return found
+    names: list[str] = []
+    map_references(schema, data, names.append)
+    return names
 
 
 def map_references(schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -224,5 +224,5 @@ def _map_all(
             return [mapped(*pair) for pair in zip(cycle(inner), value, strict=False)]
         return value
 
-    known = schema.fields
-    return {name: mapped(known[name], value) if name in known else value for name, value in data.items()}
+    by_name = schema.fields
+    return {name: mapped(by_name[name], value) if name in by_name else value for name, value in data.items()}

@@ -56,13 +56,13 @@ def describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: A
         return {"oneOf": [plain, _inline(EncryptedSchema()), _ELSEWHERE, *null], "x-connmgr-secret": True}
     if isinstance(field, Reference):
         bare = {"type": "string", "format": "uuid"}
-        named = {
+        schema = {
             "type": "object",
             "properties": {"storeId": bare},
             "required": ["storeId"],
             "additionalProperties": False,
         }
-        return {"type": ["string", "object"], "oneOf": [bare, named, *null], "x-connmgr-reference": True}
+        return {"type": ["string", "object"], "oneOf": [bare, schema, *null], "x-connmgr-reference": True}
     if "type" not in field.metadata:
         return {}
     # A nested object in whose place a field takes something else, too; null is no less allowed by that.

@@ -61,9 +61,9 @@ def config_file(environ: Mapping[str, str]) -> Path:
 
     :raises StartupError: the variable is empty.
     """
-    named = value_of(environ, "CONNMGR_CONFIG")
-    if named is not None:
-        return Path(named)
+    path = value_of(environ, "CONNMGR_CONFIG")
+    if path is not None:
+        return Path(path)
     if sys.platform == "linux":
         return _xdg_directory(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
     import platformdirs
@@ -98,8 +98,8 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 def _xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> Path:
     # As platformdirs on Linux, without its import time.
-    named = environ.get(variable, "").strip()
-    return (Path(named) if named else Path.home() / default) / APPLICATION
+    path = environ.get(variable, "").strip()
+    return (Path(path) if path else Path.home() / default) / APPLICATION
 
 
 class Whereabouts(NamedTuple):

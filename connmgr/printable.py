@@ -25,8 +25,10 @@ def visible(text: str, *, lines: bool = False) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    shown = re.sub(_IN_LINES if lines else _IN_A_LINE, lambda found: _escaped(found[0]), text)
-    return shown if lines else "".join(one if one.isprintable() else _escaped(one) for one in shown)
+    shown = re.sub(_IN_LINES if lines else _IN_A_LINE, lambda match: _escaped(match[0]), text)
+    if lines:
+        return shown
+    return "".join(character if character.isprintable() else _escaped(character) for character in shown)
 
 
 def _escaped(character: str) -> str:

@@ -175,7 +175,10 @@ class PosixSession(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its shells."""
-        shown = (one if (one.isascii() and one.isalnum()) or one == "_" else "." for one in self.terminal)
+        shown = (
+            character if (character.isascii() and character.isalnum()) or character == "_" else "."
+            for character in self.terminal
+        )
         terminal = "".join(shown)[:16] or _NO_TERMINAL
         return f"{PREFIX}{self.pid}-{self.start}-{self.place}-{self.uid}-{terminal}"
 

@@ -133,17 +133,17 @@ class Registry:
     def _usable(self, what: str, offered: Iterable[Offered[Kind]]) -> Iterator[Kind]:
         """Yield one kind of each name: of rivals the bundled one, or none, as it is with types."""
         by_name: dict[str, list[Offered[Kind]]] = {}
-        for one in offered:
-            by_name.setdefault(one.kind.name.lower(), []).append(one)
+        for offer in offered:
+            by_name.setdefault(offer.kind.name.lower(), []).append(offer)
         for rivals in by_name.values():
             bundled: list[Offered[Kind]] = [rival for rival in rivals if rival.distribution == BUNDLED]
             winner = (bundled or rivals)[0] if len(rivals) == 1 or bundled else None
             if winner is not None:
                 yield winner.kind
-            for one in rivals:
-                if one is not winner:
-                    reason = f"refused: the {what} {one.kind.name!r} is offered more than once"
-                    self.problems.append(Problem(one.kind.name, one.distribution, reason))
+            for offer in rivals:
+                if offer is not winner:
+                    reason = f"refused: the {what} {offer.kind.name!r} is offered more than once"
+                    self.problems.append(Problem(offer.kind.name, offer.distribution, reason))
 
     def get(self, name: str) -> AnyConnectionType:
         """Return the connection type called ``name``.
@@ -161,11 +161,11 @@ class Registry:
 
         :raises InvalidRequest: no usable plugin offers it.
         """
-        found = self._signers.get(name.lower())
-        if found is None:
+        signer = self._signers.get(name.lower())
+        if signer is None:
             installed = ", ".join(sorted(self._signers)) or "none"
             raise InvalidRequest(f"Unknown type of signers: {name} (installed: {installed})")
-        return found
+        return signer
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(self._types.values())
@@ -228,7 +228,7 @@ def _offered(plugins: pluggy.PluginManager, plugin: object, name: str) -> list[A
     hook = plugins.subset_hook_caller(name, others)
     if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
         return None
-    return [one for found in hook() for one in found]
+    return [offer for offers in hook() for offer in offers]
 
 
 def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
@@ -253,11 +253,11 @@ def _sources_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[Secre
     return _checked(SecretSource, "source", _offered(plugins, plugin, "connmgr_secret_sources"))
 
 
-def _checked(wanted: Any, ours: str, offered: Sequence[Any] | None) -> Sequence[Any]:
-    """Return what a plugin offers of the ``wanted`` kind; in its data, the field ``ours`` is connmgr's."""
+def _checked(contract: Any, ours: str, offered: Sequence[Any] | None) -> Sequence[Any]:
+    """Return what a plugin offers of the kind ``contract``; in its data, the field ``ours`` is connmgr's."""
     for kind in offered or ():
-        if not isinstance(kind, wanted):
-            raise TypeError(f"not an instance of {wanted.__name__}: {kind!r}")
+        if not isinstance(kind, contract):
+            raise TypeError(f"not an instance of {contract.__name__}: {kind!r}")
         _check_words(kind, ("name", "description"))
         for path, field in every_field(_check_fields(kind, ours)):
             if isinstance(field, Reference):
@@ -291,17 +291,17 @@ def _check_fields(kind: AnyConnectionType | SshSigner | SecretSource, ours: str 
     owner, schema = type(kind).__name__, getattr(kind, "schema", None)
     if not isinstance(schema, type) or not issubclass(schema, Schema):
         raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
-    made = schema()
-    if ours in made.fields:
+    schema_instance = schema()
+    if ours in schema_instance.fields:
         raise TypeError(f"{owner}.schema has a field `{ours}`, which is connmgr's")
-    for path, field in every_field(made):
+    for path, field in every_field(schema_instance):
         _check_place(f"{owner}.schema: {path}", field)
-    return made
+    return schema_instance
 
 
 def _check_schema(owner: str, kind: AnyConnectionType) -> None:
-    made = _check_fields(kind)
-    via = made.fields.get(kind.via) if kind.via is not None else None
+    schema_instance = _check_fields(kind)
+    via = schema_instance.fields.get(kind.via) if kind.via is not None else None
     if not isinstance(via, Reference) and (kind.via is not None or isinstance(kind, Wrapper | Tunnel)):
         raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")
 

@@ -60,7 +60,9 @@ class SecretSources:
 
     def loaded(self, schema: Schema, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``data`` as ``schema`` loads it, with its references checked; raise ValidationError as both do."""
-        return map_secrets(schema, schema.load(data), lambda one: self.checked(one) if is_reference(one) else one)
+        return map_secrets(
+            schema, schema.load(data), lambda value: self.checked(value) if is_reference(value) else value
+        )
 
     def inside(self, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a function that applies ``change`` to a secret, or to the secrets within a reference to one."""
@@ -96,19 +98,19 @@ class SecretSources:
         deadline, key = deadline.within(FETCH_SECONDS), json.dumps(reference, sort_keys=True)
         while True:
             with self._lock:
-                found = self._under_way.get(key)
-                if found is None:
+                other = self._under_way.get(key)
+                if other is None:
                     fetching: Future[str] = Future()
                     self._under_way[key] = (deadline, fetching)
-            if found is None:
+            if other is None:
                 return self._lead(source, plain, deadline, key, fetching)
             try:
-                return found[1].result(deadline.left())
+                return other[1].result(deadline.left())
             except NotYet:
                 raise _late(source.name) from None
             except SecretUnavailable as error:
                 # Who fetched had less time, so the next one fetches again.
-                if not found[0].passed or deadline.passed:
+                if not other[0].passed or deadline.passed:
                     raise _again(error) from None
 
     def _lead(

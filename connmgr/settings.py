@@ -196,9 +196,9 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ, c
     values: dict[str, Any] = dict(_from_file(config, environ))
     for option in options():
         variable = f"CONNMGR_{option.name.upper()}"
-        named = paths.value_of(environ, variable)
-        if named is not None:
-            values[option.name] = _convert(option, named, f"environment variable {variable}")
+        value = paths.value_of(environ, variable)
+        if value is not None:
+            values[option.name] = _convert(option, value, f"environment variable {variable}")
         if flags.get(option.name) is not None:
             flag = f"option --{option.name.replace('_', '-')}"
             values[option.name] = _convert(option, flags[option.name], flag)
@@ -220,12 +220,12 @@ def _from_file(config: Path | None, environ: Mapping[str, str]) -> Iterator[tupl
         raise StartupError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise StartupError(f"The configuration file {path} is not valid TOML: {error}.") from None
-    known = {option.name: option for option in options()}
+    by_name = {option.name: option for option in options()}
     for key, value in content.items():
         name = key.replace("-", "_")
-        if name not in known or (name != key and name in content):
+        if name not in by_name or (name != key and name in content):
             raise StartupError(f"The configuration file {path} has an unknown or repeated key: {key}.")
-        yield name, _convert(known[name], value, f"key {key} in {path}")
+        yield name, _convert(by_name[name], value, f"key {key} in {path}")
 
 
 def _convert(option: Field[Any], value: object, source: str) -> Any:

@@ -54,20 +54,20 @@ class Shares:
         return self._held[holder] >= self.one
 
     def _allows(self, holder: str | None, size: int) -> bool:
-        wanted = self._held[holder] + size
+        total = self._held[holder] + size
         if holder is None:
-            return self._owner is None or wanted <= self._owner
+            return self._owner is None or total <= self._owner
         if holder == STRANGER:
-            return wanted <= self._strangers
-        return wanted <= self.one and self._of_tokens + size <= self.together
+            return total <= self._strangers
+        return total <= self.one and self._of_tokens + size <= self.together
 
 
 def of_tokens(count: int) -> tuple[int, int]:
     """Return how many of ``count`` things one token may have, and all tokens together: five eighths, three quarters."""
     # With one greedy token three eighths are left for other tokens, and with any number of them a quarter for the
     # owner.
-    one = max(1, count * 5 // 8)
-    return one, max(one, count * 3 // 4)
+    of_one = max(1, count * 5 // 8)
+    return of_one, max(of_one, count * 3 // 4)
 
 
 def refused(count: int, holder: str | None, held: Iterable[str | None]) -> str | None:
@@ -77,10 +77,10 @@ def refused(count: int, holder: str | None, held: Iterable[str | None]) -> str |
     """
     if holder is None:
         return None
-    one, together = of_tokens(count)
+    of_one, together = of_tokens(count)
     tokens = [each for each in held if each is not None]
-    if tokens.count(holder) >= one:
-        return f"the token has {one} of them, its share"
+    if tokens.count(holder) >= of_one:
+        return f"the token has {of_one} of them, its share"
     return f"tokens have {together} of them, their share" if len(tokens) >= together else None
 
 
@@ -137,8 +137,8 @@ class Pace:
                 now = time.monotonic()
                 # A turn that somebody waits for, or whose rest is not over, stays: a new one in its place would skip
                 # the rest.
-                for name, one in list(self._turns.items()):
-                    if not one.users and one.free_at <= now:
+                for name, each in list(self._turns.items()):
+                    if not each.users and each.free_at <= now:
                         del self._turns[name]
 
 
@@ -278,20 +278,20 @@ def give_way() -> None:
     A piece takes a millisecond at most. The owner's request takes the interpreter again after each call to the system,
     and each time would wait for a piece of whoever computes beside it.
     """
-    held: _Computation | None = getattr(_thread, "turn", None)
-    if held is not None:
-        held.give_way()
+    computation: _Computation | None = getattr(_thread, "turn", None)
+    if computation is not None:
+        computation.give_way()
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
     """Let others compute during the block, in which this thread waits for something other than the processor."""
-    held: _Computation | None = getattr(_thread, "turn", None)
-    if held is None:
+    computation: _Computation | None = getattr(_thread, "turn", None)
+    if computation is None:
         yield
         return
-    held.__exit__()
+    computation.__exit__()
     try:
         yield
     finally:
-        held.__enter__()
+        computation.__enter__()

@@ -82,7 +82,7 @@ class Limit:
         seconds = most if wish.seconds is None else min(most, int(wish.seconds))
         if self.principals is None:
             return tuple(wish.principals) or (wish.user,), seconds
-        beyond = [one for one in wish.principals if one not in self.principals]
+        beyond = [principal for principal in wish.principals if principal not in self.principals]
         if beyond:
             raise SignerRefused(
                 f"The signer {signer} certifies {', '.join(self.principals)} here, and not {', '.join(beyond)}: change "
@@ -216,7 +216,7 @@ class Signers:
 
     def all(self) -> list[Signer]:
         """Return all signers, by their names."""
-        return sorted(map(Signer.of, self._vault.signers.all()), key=lambda one: one.name)
+        return sorted(map(Signer.of, self._vault.signers.all()), key=lambda signer: signer.name)
 
     def add(self, name: str, data: Mapping[str, Any], authority: str | None, limit: Limit, access: Access) -> Signer:
         """Store a signer with ``data`` of a kind, with secrets sealed or in plain, and return it.
@@ -227,11 +227,11 @@ class Signers:
         :raises connmgr.fields.ValidationError: the kind refuses the data.
         """
         kind = self._registry.signer(str(data.get("type")))
-        given = {member: value for member, value in data.items() if member != "type"}
-        made = None if given else kind.new_authority()
-        if made is not None:
-            given, authority = dict(made[0]), made[1]
-        sealed = self._sealed(kind.schema(), given, access)
+        fields = {member: value for member, value in data.items() if member != "type"}
+        new = None if fields else kind.new_authority()
+        if new is not None:
+            fields, authority = dict(new[0]), new[1]
+        sealed = self._sealed(kind.schema(), fields, access)
         signer = Signer(name, kind.name, sealed, (authority,) if authority else (), limit=limit)
         if not self._vault.signers.add(Document(key=name, body=signer.body()), most=MAX_SIGNERS):
             if self._vault.signers.by_key(name) is None:
@@ -245,7 +245,7 @@ class Signers:
         def limited(signer: Signer) -> Signer:
             if category is None:
                 return replace(signer, limit=limit or Limit())
-            others = {id: one for id, one in signer.places.items() if id != category}
+            others = {id: place for id, place in signer.places.items() if id != category}
             return replace(signer, places=others if limit is None else {**others, category: limit})
 
         return self._change(name, limited)
@@ -261,17 +261,17 @@ class Signers:
         kind = self._registry.signer(signer.type)
         if finish:
             return self._change(name, _rotated)
-        made = kind.new_authority()
-        if made is None:
+        new = kind.new_authority()
+        if new is None:
             raise InvalidRequest(f"The key of the signer {name} is kept elsewhere: replace it there.")
-        following = self._sealed(kind.schema(), made[0], access)
-        authority = made[1]
+        following = self._sealed(kind.schema(), new[0], access)
+        authority = new[1]
         return self._change(
             name,
-            lambda one: (
-                one
-                if one.following is not None
-                else replace(one, following=following, authorities=(*one.authorities, authority))
+            lambda signer: (
+                signer
+                if signer.following is not None
+                else replace(signer, following=following, authorities=(*signer.authorities, authority))
             ),
         )
 
@@ -284,8 +284,8 @@ class Signers:
         expired = (moment - timedelta(seconds=MOST_SECONDS + BACKDATED_SECONDS)).isoformat()
 
         def revoked(signer: Signer) -> Signer:
-            kept = {word: at for word, at in signer.revoked.items() if at > expired}
-            after = {**kept, **dict.fromkeys(words, moment.isoformat())}
+            still_revoked = {word: at for word, at in signer.revoked.items() if at > expired}
+            after = {**still_revoked, **dict.fromkeys(words, moment.isoformat())}
             if len(after) > MAX_REVOKED:
                 raise InvalidRequest(f"More than {MAX_REVOKED} certificates would be revoked: rotate the authority.")
             return replace(signer, revoked=after)
@@ -318,7 +318,7 @@ class Signers:
         :raises AuditUnavailable: a required audit log cannot be written.
         """
         began, deadline = time.monotonic(), Deadline(timeout)
-        signer = next((one for one in among if one.name == wish.signer), None)
+        signer = next((signer for signer in among if signer.name == wish.signer), None)
         if signer is None:
             raise UnknownSigner(wish.signer)
         limit = self._limit_for(signer, connection)
@@ -377,7 +377,7 @@ class Signers:
     def _plain(self, schema: Schema, signer: Signer, deadline: Deadline, by: Access) -> dict[str, Any]:
         """Return the data of ``signer`` with its secrets in plain text."""
         sources, unseal = self._registry.sources, partial(self._vault.principals.unseal, access=by)
-        return map_secrets(schema, signer.data, lambda one: sources.plain(one, deadline, unseal))
+        return map_secrets(schema, signer.data, lambda secret: sources.plain(secret, deadline, unseal))
 
     def _limit_for(self, signer: Signer, connection: str | None) -> Limit:
         """Return the limit of the nearest category of ``connection`` upwards that has one, else the signer's own."""
@@ -421,7 +421,9 @@ class Signers:
         document = self._vault.signers.by_key(name)
         if document is None:
             raise UnknownSigner(name)
-        after = self._vault.signers.change(document.id, lambda one: replace(one, body=change(Signer.of(one)).body()))
+        after = self._vault.signers.change(
+            document.id, lambda document: replace(document, body=change(Signer.of(document)).body())
+        )
         if after is None:
             raise UnknownSigner(name)
         return Signer.of(after)
@@ -444,8 +446,8 @@ def _key_id(asking: Access, number: int | None) -> str:
         "token": who.get("tokenName"),
         "tokenId": who.get("token"),
     }
-    told = (f"{name}={_PLAIN.sub('_', value)[:_KEY_ID_CHARACTERS]}" for name, value in words.items() if value)
-    return " ".join(["connmgr", *told])
+    words_shown = (f"{name}={_PLAIN.sub('_', value)[:_KEY_ID_CHARACTERS]}" for name, value in words.items() if value)
+    return " ".join(["connmgr", *words_shown])
 
 
 _SECTION_CERTIFICATES, _SERIALS, _KEY_IDS = 1, 0x20, 0x23
@@ -460,9 +462,9 @@ def revocation_list(signer: Signer, number: int) -> bytes:
     key_ids = sorted(word for word in signer.revoked if not word.isdecimal())
     parts = b""
     if serials:
-        parts += bytes([_SERIALS]) + _string(b"".join(struct.pack(">Q", one) for one in serials))
+        parts += bytes([_SERIALS]) + _string(b"".join(struct.pack(">Q", entry) for entry in serials))
     if key_ids:
-        parts += bytes([_KEY_IDS]) + _string(b"".join(_string(one.encode()) for one in key_ids))
+        parts += bytes([_KEY_IDS]) + _string(b"".join(_string(entry.encode()) for entry in key_ids))
     head = b"SSHKRL\n\0" + struct.pack(">IQQQ", 1, number, int(time.time()), 0) + _string(b"") + _string(b"")
     return head + b"".join(_sections(signer.authorities, parts))
 

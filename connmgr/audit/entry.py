@@ -92,16 +92,16 @@ class CommandText:
         if not (self.everyone or (self.tokens and "token" in entry)):
             return {}
         connections = {*entry.get("connections", ()), *([entry["connection"]] if "connection" in entry else ())}
-        known = self._known(connections)
+        secrets = self._known(connections)
         words: list[str] = about.get(RECORDED) or about.get("argv") or [about["command"]]
         # In the words and not in the quoted text, in which a secret may look otherwise.
-        cleaned = [_without(word, known) for word in words]
+        cleaned = [_without(word, secrets) for word in words]
         command = cleaned[0] if "argv" not in about else shlex.join(cleaned)
         members: dict[str, Any] = {"command": command}
         if not self.everyone and len(command) > MAX_TEXT:
             members = {"command": command[:MAX_TEXT], "commandLeftOut": len(command) - MAX_TEXT}
-        found = sum(word.count(CUT_OUT) for word in cleaned)
-        return members | ({"commandSecrets": found} if found else {})
+        hidden = sum(word.count(CUT_OUT) for word in cleaned)
+        return members | ({"commandSecrets": hidden} if hidden else {})
 
     def cleaned(self, text: str, connection: str) -> str:
         """Return ``text``, which ``connection`` has printed, without the secrets that are known for it."""
@@ -171,36 +171,36 @@ class SubjectNames:
             self._known.update({id: (now, name) for id, name in names.items()})
 
     def _name(self, kind: str, id: str) -> str | None:
-        known = self._known.get(id)
-        if known is not None and time.monotonic() - known[0] <= FRESH_SECONDS:
-            return known[1]
+        entry = self._known.get(id)
+        if entry is not None and time.monotonic() - entry[0] <= FRESH_SECONDS:
+            return entry[1]
         return self._names(kind, [id])[0]
 
     def _names(self, kind: str, ids: list[str]) -> list[str | None]:
         now = time.monotonic()
-        found = {id: self._known.get(id, (-FRESH_SECONDS, None)) for id in ids}
-        stale = [id for id, (at, _) in found.items() if now - at > FRESH_SECONDS]
+        entries = {id: self._known.get(id, (-FRESH_SECONDS, None)) for id in ids}
+        stale = [id for id, (at, _) in entries.items() if now - at > FRESH_SECONDS]
         if stale:
-            stored = self._look_up(kind, stale)
-            renewed = {id: stored.get(id, found[id][1]) for id in stale}
+            fresh = self._look_up(kind, stale)
+            renewed = {id: fresh.get(id, entries[id][1]) for id in stale}
             self.remember(renewed)
-            return [renewed[id] if id in renewed else found[id][1] for id in ids]
-        return [found[id][1] for id in ids]
+            return [renewed[id] if id in renewed else entries[id][1] for id in ids]
+        return [entries[id][1] for id in ids]
 
     def _look_up(self, kind: str, ids: list[str]) -> dict[str, str]:
-        kept = self._vault.connections.temporary.those_of(ids) if kind == "connection" else {}
+        temporary = self._vault.connections.temporary.those_of(ids) if kind == "connection" else {}
         # If the database is away or damaged, the entry has no names.
         with suppress(ConnmgrError):
             paths = paths_of(self._vault.database, kind, ids) | {
-                id: SEPARATOR.join(one.path) for id, one in kept.items()
+                id: SEPARATOR.join(connection.path) for id, connection in temporary.items()
             }
-            elevated = {id: one for id in ids if (one := elevation_of(id)) is not None}
+            elevated = {id: elevation for id in ids if (elevation := elevation_of(id)) is not None}
             if elevated:
-                below = self._look_up(kind, [one.base for one in elevated.values()])
+                below = self._look_up(kind, [elevation.base for elevation in elevated.values()])
                 paths |= {
-                    id: SEPARATOR.join((below[one.base], segment(one.user)))
-                    for id, one in elevated.items()
-                    if one.base in below
+                    id: SEPARATOR.join((below[elevation.base], segment(elevation.user)))
+                    for id, elevation in elevated.items()
+                    if elevation.base in below
                 }
             return {id: path[:MAX_CHARACTERS] for id, path in paths.items()}
         return {}

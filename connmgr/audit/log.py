@@ -116,8 +116,8 @@ def open_chain(principals: Principals, database: Database) -> tuple[HashChain, A
 
 def link_of(line: bytes) -> ChainLink | None:
     """Return the link of a complete line of a log; None for anything else, including entries without a chain."""
-    found = _HEAD.fullmatch(line)
-    return found and ChainLink(int(found[1]), found[2].decode(), found[3].decode() if found[3] else None)
+    head = _HEAD.fullmatch(line)
+    return head and ChainLink(int(head[1]), head[2].decode(), head[3].decode() if head[3] else None)
 
 
 class AnchorStore(Protocol):
@@ -449,12 +449,12 @@ def resume_point(
     entry continues from the anchor, which leaves a gap that shows.
     """
     end = find_end(path)
-    here_before = [one for one in known.values() if one.place == here.place]
+    here_before = [anchor for anchor in known.values() if anchor.place == here.place]
     log = end.log or (here_before[0].log if end.line and here_before else None)
     if log is None:
-        unused = [one.log for one in here_before if not one.seq]
+        unused = [anchor.log for anchor in here_before if not anchor.seq]
         log = unused[0] if unused else secrets.token_hex(8)
-        others = [one for one in known.values() if one.seq]
+        others = [anchor for anchor in known.values() if anchor.seq]
         return ResumePoint(log, end.seq + 1, end.seq, chain.beginning(log), _others(others, here, is_shared), True)
     anchor, reached = known.get(log), chain.hash(end.line)
     if anchor is None:
@@ -472,9 +472,9 @@ def resume_point(
 def _others(others: list[Anchor], here: LogLocation, is_shared: bool) -> dict[str, Any]:
     """Return the remarks of a log that begins in a vault that knows ``others``."""
     gone = [one for one in others if is_missed(one, here, is_shared=is_shared)]
-    kept = [one for one in others if one not in gone]
+    others_in_use = [one for one in others if one not in gone]
     remarks: dict[str, Any] = {}
-    for name, logs in (("gone", gone), ("others", kept)):
+    for name, logs in (("gone", gone), ("others", others_in_use)):
         if logs:
             newest = sorted(logs, key=lambda log: log.time, reverse=True)
             remarks |= {name: [brief(one) for one in newest[:MAX_OTHERS]], f"{name}Number": len(logs)}
@@ -555,7 +555,7 @@ def opened(path: Path) -> Iterator[list[BinaryIO]]:
 
 
 def _opened(path: Path, stack: contextlib.ExitStack) -> list[BinaryIO]:
-    found: dict[object, BinaryIO] = {}
+    files: dict[object, BinaryIO] = {}
     for number in range(KEPT_FILES + 1):
         with contextlib.suppress(FileNotFoundError):
             # pathlib knows no opener, and ruff no ExitStack around a call.
@@ -563,8 +563,8 @@ def _opened(path: Path, stack: contextlib.ExitStack) -> list[BinaryIO]:
             stack.enter_context(file)
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "Not a file", str(older(path, number)))
-            found.setdefault(_identity(file.fileno()), file)
-    return list(found.values())
+            files.setdefault(_identity(file.fileno()), file)
+    return list(files.values())
 
 
 def _identity(file: Path | int) -> object:

@@ -68,7 +68,7 @@ class EntryFilter:
 
 
 def search(
-    path: Path, wanted: EntryFilter, sees: Sees, limit: int, before: int | None = None
+    path: Path, filter: EntryFilter, sees: Sees, limit: int, before: int | None = None
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Return at most ``limit`` entries with numbers below ``before``, and the ``before`` to continue with.
 
@@ -78,25 +78,25 @@ def search(
     deadline = time.monotonic() + SEARCH_SECONDS
     # In the form of the entries' encoder.
     # Without the closing quote, because the id of an elevated connection begins with that of the one below it.
-    needles = [json.dumps(value).encode()[:-1] for _, value in wanted.texts()]
-    since, until = (text_of(at) if at else "" for at in (wanted.since, wanted.until))
-    earliest = text_of(wanted.since - CLOCK_STEP) if wanted.since else ""
-    found: list[dict[str, Any]] = []
+    needles = [json.dumps(value).encode()[:-1] for _, value in filter.texts()]
+    since, until = (text_of(at) if at else "" for at in (filter.since, filter.until))
+    earliest = text_of(filter.since - CLOCK_STEP) if filter.since else ""
+    entries: list[dict[str, Any]] = []
     last = b""
     for line in _lines(path, before):
         at = _time_of(line)
         if at is None:
             continue
-        if len(found) == limit or time.monotonic() > deadline:
-            return found, _number_of(last)
+        if len(entries) == limit or time.monotonic() > deadline:
+            return entries, _number_of(last)
         if at < earliest:
             break
         last = line
         if since <= at and (not until or at <= until) and all(needle in line for needle in needles):
             entry = _entry(line)
-            if entry and (before is None or entry["seq"] < before) and wanted(entry) and sees(entry):
-                found.append(entry)
-    return found, None
+            if entry and (before is None or entry["seq"] < before) and filter(entry) and sees(entry):
+                entries.append(entry)
+    return entries, None
 
 
 def _lines(path: Path, before: int | None) -> Iterator[bytes]:
@@ -127,8 +127,8 @@ def _end(file: BinaryIO, before: int | None) -> int:
 
 def _time_of(line: bytes) -> str | None:
     """Return the time of an entry, without parsing the rest; None for a line that is not an entry."""
-    found = _TIME.search(line, 0, HEAD_BYTES)
-    return found and found[1].decode()
+    match = _TIME.search(line, 0, HEAD_BYTES)
+    return match and match[1].decode()
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
@@ -154,4 +154,4 @@ _IDS: Mapping[str, Callable[[str], str]] = {"connection": base_of}
 
 def _is_of(value: str, member: object, part: Callable[[str], str]) -> bool:
     members = member if isinstance(member, list) else [member]
-    return any(isinstance(one, str) and value in (one, part(one)) for one in members)
+    return any(isinstance(member, str) and value in (member, part(member)) for member in members)

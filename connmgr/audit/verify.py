@@ -178,7 +178,7 @@ def verify(path: Path, chain: HashChain, anchors: AnchorStore, also: Iterable[Pa
     verdict, here = Verdict(), LogLocation.of(path)
     # The end as of before reading, the beginning as of after it, because both only move forward.
     before = _known(anchors, verdict)
-    in_place = [one for one in before.values() if one.place == here.place]
+    in_place = [anchor for anchor in before.values() if anchor.place == here.place]
     walks = [Walk.through(path, chain, verdict, before, in_place[0].log if in_place else None)]
     for other in _other_files(walks[0], extra, before, here):
         try:
@@ -210,15 +210,15 @@ def _other_files(walk: Walk, extra: Iterable[Path], known: Mapping[str, Anchor],
 
     Those are where the vault knows a log, and where the log of ``walk`` was before: the original of a copy.
     """
-    nearby = {one.directory for one in known.values() if one.seq and here.has_machine_of(one)}
-    seen, found = {walk.path.parent.resolve()}, []
+    nearby = {anchor.directory for anchor in known.values() if anchor.seq and here.has_machine_of(anchor)}
+    directories, files = {walk.path.parent.resolve()}, []
     for directory in (*extra, *map(Path, sorted(nearby | walk.former))):
         at = directory.resolve()
         # Of a moved directory nothing is left; `is_missed` then tells of the log.
-        if at not in seen and (directory in extra or (at / FILE_NAME).exists()):
-            found.append(at / FILE_NAME)
-        seen.add(at)
-    return found
+        if at not in directories and (directory in extra or (at / FILE_NAME).exists()):
+            files.append(at / FILE_NAME)
+        directories.add(at)
+    return files
 
 
 def _known(anchors: AnchorStore, verdict: Verdict) -> dict[str, Anchor]:
@@ -261,7 +261,7 @@ def _told(verdict: Verdict, seq: int) -> bool:
 
 def _compared(walk: Walk, other: Walk, chain: HashChain) -> str:
     """Return whether ``other``, a log with the id of ``walk``, is a :data:`COPY` of it or a :data:`FORK`; say so."""
-    short, long = sorted((walk, other), key=lambda one: one.seq)
+    short, long = sorted((walk, other), key=lambda walk: walk.seq)
     if short.seq < (long.verdict.first or 0) or reaches(long.path, chain, short.hash):
         walk.verdict.remarks.append(f"{other.path.parent} has a copy of this log, up to entry {other.seq}.")
         return COPY
@@ -288,7 +288,7 @@ def _list(
         place = (host, str(walk.path.parent.resolve()))
         verdict.logs.append(KnownLog(walk.verdict.log, *place, walk.seq, time, copies.get(walk.path, VERIFIED)))
         read.add(walk.verdict.log)
-    for anchor in sorted(known.values(), key=lambda one: one.time, reverse=True):
+    for anchor in sorted(known.values(), key=lambda anchor: anchor.time, reverse=True):
         if anchor.log in read or not anchor.seq:
             continue
         state = UNREADABLE if here.has_machine_of(anchor) else ELSEWHERE
@@ -304,12 +304,12 @@ def _check_mentioned(verdict: Verdict, walks: list[Walk], known: Mapping[str, An
     """Report logs that only an entry mentions, because the vault no longer knows them."""
     forgotten = {log for walk in walks for log in walk.forgotten}
     read = {walk.verdict.log for walk in walks}
-    mentioned = {one["trail"]: one for walk in walks for one in walk.mentioned if "trail" in one}
-    for id, one in mentioned.items():
+    mentioned = {mention["trail"]: mention for walk in walks for mention in walk.mentioned if "trail" in mention}
+    for id, mention in mentioned.items():
         if id in read or id in known:
             continue
-        host, _, directory = str(one.get("place", "")).partition(":")
-        log = KnownLog(id, host or "?", directory or "?", one.get("seq", 0), one.get("time", "?"), GONE)
+        host, _, directory = str(mention.get("place", "")).partition(":")
+        log = KnownLog(id, host or "?", directory or "?", mention.get("seq", 0), mention.get("time", "?"), GONE)
         if id in forgotten:
             verdict.remarks.append(f"The vault was told to forget a missing log: {log.where}.")
         else:
@@ -488,14 +488,14 @@ class Walk:
             self.former.add(before.partition(":")[2])
             self.verdict.remarks.append(f"The log was at {before} before entry {seq} ({name}).")
         if "behind" in entry:
-            known = entry["behind"].get("seq")
-            self.verdict.remarks.append(f"The vault knew only entry {known} before entry {seq} ({name}).")
+            last = entry["behind"].get("seq")
+            self.verdict.remarks.append(f"The vault knew only entry {last} before entry {seq} ({name}).")
 
     def _following(self, name: str, seq: int, *, sure: bool) -> int:
         """Return the number of an entry after the last one, given the number ``seq`` in it."""
         # Entries that the vault has anchored were written, so they were not lost.
-        known = self.anchor is not None and self.seq < self.anchor.seq < seq
-        if seq > self.seq + 1 and sure and not known:
+        is_anchored = self.anchor is not None and self.seq < self.anchor.seq < seq
+        if seq > self.seq + 1 and sure and not is_anchored:
             self.verdict.add(LogFault(LOST, name, self.seq + 1, seq - 1))
             return seq
         return self.seq + 1

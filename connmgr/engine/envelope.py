@@ -358,8 +358,8 @@ class MarkedStream:
 
     def take(self) -> bytes:
         """Return the output kept so far, and drop it."""
-        taken, self._sections[_BEFORE] = bytes(self._sections[_BEFORE]), bytearray()
-        return taken
+        output, self._sections[_BEFORE] = bytes(self._sections[_BEFORE]), bytearray()
+        return output
 
     @property
     def state(self) -> tuple[bytes, bytes] | None:

@@ -115,8 +115,8 @@ def in_sandbox(command: Command, snapshot: ShellSnapshot, sent: Mapping[str, str
 
 def refusal(mark: str, exit_code: int, stderr: bytes) -> ReadOnlyUnavailable | None:
     """Return the error of a program that was not run because there is no sandbox; None if it was run."""
-    _, found, why = stderr.partition(f"{MARK}{mark}: ".encode())
-    if exit_code != STATUS or not found:
+    _, sign, why = stderr.partition(f"{MARK}{mark}: ".encode())
+    if exit_code != STATUS or not sign:
         return None
     reason = in_one_line(why.decode(errors="replace"))
     return ReadOnlyUnavailable(

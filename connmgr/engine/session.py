@@ -244,15 +244,15 @@ class Session:
         before = self._adopted
         if sent is None and before is not None:
             return
-        self._adopted = wanted = self.environment.select(sent or {})
-        if wanted == before:
+        self._adopted = variables = self.environment.select(sent or {})
+        if variables == before:
             return
         before = before or {}
         # If this client has no LC_ALL, that of the previous client must not stay; empty means unset (POSIX.1, 8.2).
-        absent = {name: "" for name in before.keys() - wanted.keys() if name == "LANG" or name.startswith("LC_")}
+        absent = {name: "" for name in before.keys() - variables.keys() if name == "LANG" or name.startswith("LC_")}
         dialect = self._supervisor.dialect
         for name, value in (
-            {name: value for name, value in wanted.items() if before.get(name) != value} | absent
+            {name: value for name, value in variables.items() if before.get(name) != value} | absent
         ).items():
             statement = b"export " + name.encode() + b"=" + dialect.quoted(value.encode()) + b";"
             # Part of the initial state: no command of the session has set it.

@@ -222,9 +222,9 @@ class _Output:
         return f" It printed: {text}" if text else ""
 
 
-def _greet(channel: Channel, shell: Announcement, wanted: Sequence[str], deadline: Deadline) -> Supervisor:
+def _greet(channel: Channel, shell: Announcement, names: Sequence[str], deadline: Deadline) -> Supervisor:
     if shell.name == "missing":
-        name = in_one_line(wanted[0])[:NAME_CHARACTERS]
+        name = in_one_line(names[0])[:NAME_CHARACTERS]
         raise UnsupportedShell(f"{name}: shell not found on the machine; change the field shell of the connection.")
     dialect, path = dialect_of(shell.name), in_one_line(shell.path)[:NAME_CHARACTERS]
     supervising = SH if dialect.interpreter else dialect
@@ -246,7 +246,7 @@ def _greet(channel: Channel, shell: Announcement, wanted: Sequence[str], deadlin
         raise UnsupportedShell(f"The shell {path} ended at once.") from error
     except UnknownMark as error:
         raise _undescribed(shell) from error
-    own = (shell.path, *wanted[1:], *dialect.options)
+    own = (shell.path, *names[1:], *dialect.options)
     return _described(channel, word, stdout, dialect, supervising, shell, ("/bin/sh",) if dialect.interpreter else own)
 
 

@@ -74,8 +74,8 @@ def parse_environment(dump: bytes, dialect: Dialect = SH) -> dict[bytes, bytes] 
     if not dump:
         return None
     pairs = (entry.partition(b"=") for entry in dump.split(b"\0"))
-    named = {name: value for name, _, value in pairs if _NAME.fullmatch(name)}
-    return {name: b"export " + name + b"=" + dialect.quoted(value) + b";" for name, value in named.items()}
+    variables = {name: value for name, _, value in pairs if _NAME.fullmatch(name)}
+    return {name: b"export " + name + b"=" + dialect.quoted(value) + b";" for name, value in variables.items()}
 
 
 @dataclass

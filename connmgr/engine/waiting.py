@@ -106,10 +106,10 @@ class Lull:
 
 def blocked(transport: Transport, helpers: Helpers, marks: Iterable[str], timeout: float) -> Mapping[str, Blocked]:
     """Return what the processes with each of ``marks`` (``NAME=VALUE``) in their environment say, if they may wait."""
-    deadline, wanted = Deadline(timeout), list(marks)
-    found: dict[str, Blocked] = {}
-    for start in range(0, len(wanted), MARKS_A_CALL):
-        with Exchange(transport, helpers, LOOK, wanted[start : start + MARKS_A_CALL]) as exchange:
+    deadline, all_marks = Deadline(timeout), list(marks)
+    by_mark: dict[str, Blocked] = {}
+    for start in range(0, len(all_marks), MARKS_A_CALL):
+        with Exchange(transport, helpers, LOOK, all_marks[start : start + MARKS_A_CALL]) as exchange:
             exchange.answer(deadline.left())
             printed = bytearray()
             for piece in exchange.data(deadline.left()):
@@ -117,11 +117,11 @@ def blocked(transport: Transport, helpers: Helpers, marks: Iterable[str], timeou
                 if len(printed) > ANSWER_BYTES:
                     raise TransferFailed(f"The remote host sends more than {ANSWER_BYTES} bytes about its processes.")
         for line in printed.decode(errors="replace").splitlines():
-            mark, _, said = line.partition(" ")
-            words = said.split()
-            before = found.get(mark, Blocked(reads=False, is_secret=False))
-            found[mark] = Blocked(before.reads or "reads" in words, before.is_secret or "secret" in words)
-    return found
+            mark, _, words_of_it = line.partition(" ")
+            words = words_of_it.split()
+            before = by_mark.get(mark, Blocked(reads=False, is_secret=False))
+            by_mark[mark] = Blocked(before.reads or "reads" in words, before.is_secret or "secret" in words)
+    return by_mark
 
 
 def waiting_work(

@@ -75,9 +75,9 @@ class Part(NamedTuple):
 OWN_PARTS = {SYSTEM: Part(SYSTEM, _SYSTEM), PACKAGE_FACTS: Part(PACKAGE_FACTS, _PACKAGES)}
 
 
-def part_of_plugin(one: FactProgram) -> Part:
+def part_of_plugin(program: FactProgram) -> Part:
     """Return what a plugin gathers."""
-    return Part(one.prefix, _OF_PLUGIN, (one.script,))
+    return Part(program.prefix, _OF_PLUGIN, (program.script,))
 
 
 class Gatherer:
@@ -94,13 +94,13 @@ class Gatherer:
         :raises InvalidRequest: a plugin's program has an unusable prefix.
         """
         parts = dict(OWN_PARTS)
-        for one in (program for some in self._programs() for program in some or ()):
-            if not _PREFIX.match(one.prefix) or one.prefix in {*parts, *SYSTEM_FACTS}:
+        for program in (program for some in self._programs() for program in some or ()):
+            if not _PREFIX.match(program.prefix) or program.prefix in {*parts, *SYSTEM_FACTS}:
                 raise InvalidRequest(
-                    f"A plugin offers facts below {one.prefix!r}, which is in use or not up to 31 of the letters a to "
-                    "z, digits, `_` and `-`: remove or correct the plugin."
+                    f"A plugin offers facts below {program.prefix!r}, which is in use or not up to 31 of the letters a "
+                    "to z, digits, `_` and `-`: remove or correct the plugin."
                 )
-            parts[one.prefix] = part_of_plugin(one)
+            parts[program.prefix] = part_of_plugin(program)
         return parts
 
     def gather(
@@ -140,10 +140,10 @@ class Gatherer:
 
         :raises InvalidRequest: there is no such part.
         """
-        known = self.parts()
-        if unknown := [name for name in wanted or () if name not in known]:
-            raise InvalidRequest(f"parts: Unknown part {unknown[0]!r}; the parts are {', '.join(known)}.")
-        return [part for name, part in known.items() if wanted is None or name in wanted]
+        parts = self.parts()
+        if unknown := [name for name in wanted or () if name not in parts]:
+            raise InvalidRequest(f"parts: Unknown part {unknown[0]!r}; the parts are {', '.join(parts)}.")
+        return [part for name, part in parts.items() if wanted is None or name in wanted]
 
     def one(
         self, connection: str, parts: Sequence[Part], access: Access, timeout: float, cancellation: Cancellation
@@ -164,16 +164,16 @@ class Gatherer:
         lease = lease_live_link(self._links, connection, access, deadline, cancellation)
         try:
             target = lease.link.target
-            found = {
+            facts = {
                 part.name: ask(lease.link.transport, lease.link.helpers, part, deadline, cancellation) for part in parts
             }
         finally:
             lease.release()
         # What was asked must still be what the vault has, or the facts would be those of another machine.
         basis = (canonical(target.data), target.dependency_digest or "")
-        if not self._vault.facts.put(connection, basis, found):
+        if not self._vault.facts.put(connection, basis, facts):
             raise FactsFailed("The connection was changed meanwhile: gather its facts again.")
-        return sum(map(len, found.values()))
+        return sum(map(len, facts.values()))
 
 
 def ask(

@@ -288,10 +288,10 @@ def _remembered(pieces: Iterable[bytes], last: bytearray) -> Iterator[bytes]:
 
 def _ended(last: bytes) -> str:
     """Return how tar has ended, by the ``last`` bytes of its output, for a message; empty if they do not say."""
-    found = _STATUS.search(last)
-    if found is None:
+    match = _STATUS.search(last)
+    if match is None:
         return ""
-    status = int(found[1])
+    status = int(match[1])
     return f" was killed by signal {status - 128}" if status > 128 else f" failed with exit status {status}"
 
 

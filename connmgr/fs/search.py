@@ -69,12 +69,12 @@ def search(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, timeout: flo
     """
     deadline = Deadline(timeout)
     lines = _found(fs, path, wanted, deadline) if fs.gate is None else _archived(fs, path, wanted, deadline)
-    found: list[TextLine] = []
+    first: list[TextLine] = []
     for line in lines:
-        if line is None or len(found) == wanted.most:
-            return found, False
-        found.append(line)
-    return found, True
+        if line is None or len(first) == wanted.most:
+            return first, False
+        first.append(line)
+    return first, True
 
 
 def _found(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, deadline: Deadline) -> Iterator[TextLine | None]:

@@ -158,8 +158,8 @@ class CachedJob:
             # Older than this daemon's knowledge of it, and so perhaps silent for long.
             self.lull = Lull(_progress(seen), float("-inf"))
         still = self.lull.note(_progress(seen))
-        kept = before.waiting if still and before is not None and seen.state == RUNNING else None
-        return replace(seen, waiting=kept)
+        waiting = before.waiting if still and before is not None and seen.state == RUNNING else None
+        return replace(seen, waiting=waiting)
 
     def went_on(self) -> bool:
         """Note that the job got input; return whether it was known to wait for that."""
@@ -315,8 +315,8 @@ class Jobs:
         """Return what a job was last seen to wait for."""
         with self._lock:
             cached = self._cached.get(job.id)
-        seen = None if cached is None or job.state != RUNNING else cached.last.seen
-        return None if seen is None else seen.waiting
+        last = None if cached is None or job.state != RUNNING else cached.last.seen
+        return None if last is None else last.waiting
 
     @property
     def starting(self) -> frozenset[str]:
@@ -430,9 +430,9 @@ class Jobs:
             if counted == base and room > 0 and time.monotonic() < until:
                 self._room = base, room - 1, until
                 return
-        left = self._count_room(connection) - 1
+        room_left = self._count_room(connection) - 1
         with self._lock:
-            self._room = base, left // 2, time.monotonic() + COUNTED_SECONDS
+            self._room = base, room_left // 2, time.monotonic() + COUNTED_SECONDS
 
     def _count_room(self, connection: str, token: str | None = None) -> int:
         require = partial(
@@ -460,12 +460,12 @@ class Jobs:
         cached = self.find(id)
 
         def read(remote: RemoteJobs) -> JobOutput:
-            seen, out, err, directory = remote.read(remote_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
-            self._record(cached, seen)
-            if seen.state == GONE:
+            state, out, err, directory = remote.read(remote_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
+            self._record(cached, state)
+            if state.state == GONE:
                 raise errors.OutputGone("The job's output was removed on the remote host.")
             return cached.publish(
-                cached.moved_on(seen), stdout, out, stderr, err, directory, tell=partial(self._tell, job=cached.stored)
+                cached.moved_on(state), stdout, out, stderr, err, directory, tell=partial(self._tell, job=cached.stored)
             )
 
         with cached.reading():
@@ -524,13 +524,13 @@ class Jobs:
         """
         cached = self._under_way(id)
         with self._slot():
-            seen = self._hosts.ask(
+            state = self._hosts.ask(
                 cached.stored.connection,
                 access,
                 lambda remote: remote.kill(remote_name(id), signal, grace, CALL_SECONDS),
             )
         cached.outdate()
-        if _may_begin(cached.stored, seen):
+        if _may_begin(cached.stored, state):
             raise errors.ShellBusy("The job has not begun yet; try again.")
 
     def remove(self, id: str, access: Access, *, force: bool) -> None:
@@ -541,10 +541,10 @@ class Jobs:
         cached = self.find(id)
 
         def work(remote: RemoteJobs) -> None:
-            seen = self.seen(remote, id)
-            if not force and (seen.state == RUNNING or _may_begin(cached.stored, seen)):
+            state = self.seen(remote, id)
+            if not force and (state.state == RUNNING or _may_begin(cached.stored, state)):
                 raise errors.JobRunning("The job is running: kill it first, or remove it with force.")
-            if force and seen.state in (STARTING, RUNNING, LOST, GONE):
+            if force and state.state in (STARTING, RUNNING, LOST, GONE):
                 # Processes of a lost job may still run.
                 remote.kill(remote_name(id), "KILL", 0, CALL_SECONDS)
             remote.remove([remote_name(id)], CALL_SECONDS)
@@ -558,11 +558,11 @@ class Jobs:
         by_connection: dict[str, dict[str, CachedJob]] = {}
         for job in jobs:
             by_connection.setdefault(job.connection, {})[job.id] = self.cache(job)
-        seen: dict[str, StoredJob] = {}
+        refreshed: dict[str, StoredJob] = {}
         for connection, cached in by_connection.items():
             if self._hosts.ask_at_once(connection, partial(self._refresh_all, cached)) is not None:
-                seen |= {id: state.stored for id, state in cached.items()}
-        return seen
+                refreshed |= {id: state.stored for id, state in cached.items()}
+        return refreshed
 
     def forget(self, job: StoredJob) -> None:
         """Remove a job whose files on the remote host are removed."""
@@ -645,31 +645,31 @@ class Jobs:
         """Ask the remote host about jobs of one connection; return whether any has news."""
         news = False
         by_name = {remote_name(id): cached for id, cached in jobs.items()}
-        looked = {name: by_name[name].moved_on(seen) for name, seen in remote.look(by_name, CALL_SECONDS).items()}
+        looked = {name: by_name[name].moved_on(state) for name, state in remote.look(by_name, CALL_SECONDS).items()}
         silent = {
-            name: seen
-            for name, seen in looked.items()
-            if seen.state == RUNNING and by_name[name].lull.is_due(waits=seen.waiting is not None)
+            name: state
+            for name, state in looked.items()
+            if state.state == RUNNING and by_name[name].lull.is_due(waits=state.waiting is not None)
         }
         if silent:
             for name in silent:
                 by_name[name].lull.look()
             looked |= remote.waiting(silent, CALL_SECONDS)
-        for name, seen in looked.items():
+        for name, state in looked.items():
             cached = by_name[name]
             before = cached.last.version
-            self._record(cached, seen)
-            news |= cached.publish(seen, tell=partial(self._tell, job=cached.stored)).version != before
+            self._record(cached, state)
+            news |= cached.publish(state, tell=partial(self._tell, job=cached.stored)).version != before
         return news
 
-    def _record(self, cached: CachedJob, seen: RemoteJob) -> None:
+    def _record(self, cached: CachedJob, remote_job: RemoteJob) -> None:
         """Record the state of a job, if it has changed."""
         stored = cached.stored
-        if _may_begin(stored, seen):
+        if _may_begin(stored, remote_job):
             return
-        state = LOST if seen.state in (GONE, STARTING) else seen.state
+        state = LOST if remote_job.state in (GONE, STARTING) else remote_job.state
         if state != stored.state and stored.state in UNDER_WAY:
-            is_first = self._vault.jobs.set_state(stored.id, state, seen.exit_code)
+            is_first = self._vault.jobs.set_state(stored.id, state, remote_job.exit_code)
             cached.use(self._vault.jobs.get(stored.id))
             if is_first:
                 self._tell(state, cached.stored)

@@ -155,12 +155,14 @@ class OrphanJobs:
         strange = ages.keys() - self._jobs.starting
         strange -= self._vault.jobs.known(strange)
         by_name = {remote_name(id): id for id in sorted(strange)}
-        seen = remote.look(by_name, CALL_SECONDS)
-        return [OrphanJob(id, seen[name].state, ages[id]) for name, id in by_name.items() if seen[name].state != GONE]
+        states = remote.look(by_name, CALL_SECONDS)
+        return [
+            OrphanJob(id, states[name].state, ages[id]) for name, id in by_name.items() if states[name].state != GONE
+        ]
 
     def _clear(self, ids: Sequence[str], deadline: Deadline, remote: RemoteJobs) -> int:
         starting = self._jobs.starting
-        seen = remote.look(map(remote_name, ids), deadline.left())
-        over = [remote_name(id) for id in ids if seen[remote_name(id)].state != RUNNING and id not in starting]
+        states = remote.look(map(remote_name, ids), deadline.left())
+        over = [remote_name(id) for id in ids if states[remote_name(id)].state != RUNNING and id not in starting]
         remote.remove(over, deadline.left())
         return len(ids) - len(over)

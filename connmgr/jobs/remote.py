@@ -186,41 +186,41 @@ class RemoteJobs:
         seconds = "" if launch.timeout is None else str(max(1, math.ceil(launch.timeout)))
         arguments = [_checked(launch.id), str(launch.cap), seconds, "1" if launch.stdin is OPEN else ""]
         rest = [launch.directory, launch.subdirectory, *launch.script, *launch.words]
-        setting, stored = {"job_setting": launch.setting}, launch.stored_input
-        program, sizes = (START_FED, _sizes(stored)) if stored else (START, [])
+        setting, large_input = {"job_setting": launch.setting}, launch.stored_input
+        program, sizes = (START_FED, _sizes(large_input)) if large_input else (START, [])
         with Exchange(self._transport, self._helpers, program, [*sizes, *arguments, *rest], setting) as exchange:
             meanwhile()
-            if stored:
+            if large_input:
                 exchange.answer(deadline.left())
-                exchange.send([stored], len(stored))
+                exchange.send([large_input], len(large_input))
             return _warning(exchange.answer(deadline.left()))
 
     def look(self, ids: Iterable[str], timeout: float) -> dict[str, RemoteJob]:
         """Return the state of each job by id, in one round trip for up to 500 jobs."""
         deadline, checked = Deadline(timeout), list(map(_checked, ids))
-        seen: dict[str, RemoteJob] = {}
+        states: dict[str, RemoteJob] = {}
         for start in range(0, len(checked), JOBS_A_CALL):
             some = checked[start : start + JOBS_A_CALL]
             with self._run(LOOK, some) as exchange:
                 exchange.answer(deadline.left())
-                seen |= _described(_whole(exchange, DESCRIPTION_BYTES, deadline), some)
-        return seen
+                states |= _described(_whole(exchange, DESCRIPTION_BYTES, deadline), some)
+        return states
 
     def waiting(self, jobs: Mapping[str, RemoteJob], timeout: float) -> dict[str, RemoteJob]:
         """Return silent ``jobs`` by id, each with what it waits for now."""
         deadline = Deadline(timeout)
-        seen = blocked(self._transport, self._helpers, (_MARK + _checked(id) for id in jobs), deadline.left())
-        found = {}
+        blocked_jobs = blocked(self._transport, self._helpers, (_MARK + _checked(id) for id in jobs), deadline.left())
+        states = {}
         for id, job in jobs.items():
-            waits = seen.get(_MARK + id)
+            waits = blocked_jobs.get(_MARK + id)
             printed: list[list[str]] = []
             if waits is not None:
                 ends = (job.stdout.size, job.stderr.size)
                 offsets = [max(0, end - TAIL_BYTES) for end in ends]
                 _, *tails, _ = self.read(id, offsets[0], offsets[1], TAIL_BYTES, deadline.left())
                 printed = [last_lines(tail) for tail in tails]
-            found[id] = replace(job, waiting=waiting_work(waits, *printed, before=job.waiting))
-        return found
+            states[id] = replace(job, waiting=waiting_work(waits, *printed, before=job.waiting))
+        return states
 
     def read(
         self, id: str, stdout_offset: int, stderr_offset: int, max_bytes: int, timeout: float
@@ -236,14 +236,14 @@ class RemoteJobs:
             answer = _whole(exchange, limit, deadline).split(exchange.mark + b" \n")
         if len(answer) != 4:
             raise TransferFailed("The remote host sent malformed output of the job.")
-        seen = _described(answer[0], [id])[id]
+        state = _described(answer[0], [id])[id]
         # dd reads whole blocks, so the first one begins before the offset; and the job may have printed more since the
         # sizes were read.
         parts = (
             content[offset % BLOCK_BYTES :][: max(0, min(max_bytes, stream.size - offset))]
-            for content, offset, stream in zip(answer[1:3], offsets, (seen.stdout, seen.stderr), strict=True)
+            for content, offset, stream in zip(answer[1:3], offsets, (state.stdout, state.stderr), strict=True)
         )
-        return seen, next(parts), next(parts), answer[3].removesuffix(b"\n")
+        return state, next(parts), next(parts), answer[3].removesuffix(b"\n")
 
     def input(self, id: str, data: bytes, eof: bool, timeout: float) -> None:
         """Queue ``data`` for a job, and with ``eof`` the end of its input; queued input arrives once and in order.
@@ -274,10 +274,10 @@ class RemoteJobs:
         note = "killed" if signal == "KILL" or grace is not None else "signal"
         with self._run(KILL, [_checked(id), signal, tenths, note]) as exchange:
             refused = exchange.answer(deadline.left())
-            seen = _described(_whole(exchange, DESCRIPTION_BYTES, deadline), [id])[id]
+            state = _described(_whole(exchange, DESCRIPTION_BYTES, deadline), [id])[id]
         if refused != b"0":
             raise PermissionDenied("The remote host's user may not send a signal to some of the job's processes.")
-        return seen
+        return state
 
     def remove(self, ids: Iterable[str], timeout: float) -> None:
         """Remove the files of jobs; running jobs go on. A missing job is not an error."""
@@ -338,10 +338,10 @@ def _described(text: bytes, ids: Sequence[str]) -> dict[str, RemoteJob]:
     """
     lines = text.decode(errors="replace").splitlines()
     sizes = {match["name"]: int(match["size"]) for line in lines if (match := _SIZE.fullmatch(line))}
-    seen = {match["id"]: _seen(match, sizes) for line in lines if (match := _LINE.fullmatch(line))}
-    if missing := [id for id in ids if id not in seen]:
+    states = {match["id"]: _seen(match, sizes) for line in lines if (match := _LINE.fullmatch(line))}
+    if missing := [id for id in ids if id not in states]:
         raise TransferFailed(f"The remote host did not describe the job {missing[0]}.")
-    return seen
+    return states
 
 
 def _seen(match: re.Match[str], sizes: dict[str, int]) -> RemoteJob:

@@ -144,9 +144,13 @@ def open_chain(
     deadline = Deadline(timeout)
     hops = list(hops_to(vault, registry, target))
     sealed = [secret for hop in hops for secret in _sealed_secrets(registry, hop)]
-    found = [] if signers is None else [one for hop in hops if (one := _signer_of(registry, signers, hop)) is not None]
+    hop_signers = (
+        []
+        if signers is None
+        else [signer for hop in hops if (signer := _signer_of(registry, signers, hop)) is not None]
+    )
     # Whoever may not open an authority's key logs in nowhere by its certificates, nor shares a link that did.
-    sealed += [secret for signer in found for secret in signer.secrets]
+    sealed += [secret for signer in hop_signers for secret in signer.secrets]
     by = vault.principals.entitled(sealed, access, partial(no_loan_for, vault, [hop.id for hop in hops]))
     if target.id is not None:
         by.note(target.id)
@@ -167,7 +171,7 @@ def open_chain(
                 access.asker, is_own=forwards and hop is hops[0], touch=partial(publish, LINK, TOUCH, target.id)
             )
             if signers is not None:
-                certify = partial(signers.certify, found, connection=hop.id, asking=access, by=by)
+                certify = partial(signers.certify, hop_signers, connection=hop.id, asking=access, by=by)
                 asker = replace(asker, certify=certify)
             with _hop_in_errors(target, hop):
                 plain = opened_data(vault, registry, hop.type, hop.data, by, deadline)
@@ -204,10 +208,10 @@ def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
     for id in hops:
         if id is None or vault.connections.temporary.get(base_of(id)) is not None:
             return "A loan is used for stored connections only."
-        stored = vault.connections.get(base_of(id))
-        if SET_BY_TOKEN in stored.cache:
+        record = vault.connections.get(base_of(id))
+        if SET_BY_TOKEN in record.cache:
             return (
-                f"The loan to this token does not apply to {'/'.join(stored.path)}, because a token has added or "
+                f"The loan to this token does not apply to {'/'.join(record.path)}, because a token has added or "
                 "changed that connection. It applies once the owner has saved the connection's data again."
             )
     return None
@@ -392,16 +396,16 @@ class ConnectionSecrets:
 
     def _look_up(self, record: Connection | IntegrityError) -> Sequence[Mapping[str, Any]]:
         # A connection that is broken, or that nothing can open, has no secret that a command's words could contain.
-        found: list[Mapping[str, Any]] = []
+        rows: list[Mapping[str, Any]] = []
         if isinstance(record, IntegrityError):
-            return found
+            return rows
         with contextlib.suppress(ConnmgrError):
             hops = list(hops_to(self._vault, self._registry, Target.stored(record)))
-            found += [secret for hop in hops for secret in _sealed_secrets(self._registry, hop)]
+            rows += [secret for hop in hops for secret in _sealed_secrets(self._registry, hop)]
         with contextlib.suppress(ConnmgrError):
             password = self._vault.connections.sudo_passwords.stored(record.id, record.category)
-            found += [] if password is None else [password.sealed]
-        return found
+            rows += [] if password is None else [password.sealed]
+        return rows
 
 
 def route_hosts(vault: Vault, registry: Registry, connection: Connection) -> list[Dialled]:

@@ -86,11 +86,11 @@ def open_link(
         helpers.dismiss,
     )
 
-    def unchanged(stored: Connection | None) -> bool:
+    def unchanged(record: Connection | None) -> bool:
         if target.id is None:
             return True
-        if stored is not None:
-            return (stored.data, stored.dependency_digest) == (target.data, target.dependency_digest)
+        if record is not None:
+            return (record.data, record.dependency_digest) == (target.data, target.dependency_digest)
         return vault.connections.unchanged(target.id, target.data, target.dependency_digest)
 
     admission = Admission(
@@ -299,8 +299,8 @@ class Admission:
     def _admits(self, who: Who, longer: float = 0.0) -> bool:
         return time.monotonic() + longer < self._admitted.get(who, 0.0)
 
-    def _decide(self, who: Who, stored: Connection | None) -> None:
-        if not self._unchanged(stored):
+    def _decide(self, who: Who, record: Connection | None) -> None:
+        if not self._unchanged(record):
             raise Outdated
         now = time.monotonic()
         self._admitted = {**{old: end for old, end in self._admitted.items() if end > now}, who: now + ADMITTED_SECONDS}
@@ -312,7 +312,7 @@ def admitted_connections(entries: Iterable[tuple[Admission, Connection]], access
     For the others :meth:`Admission.check` raises the reason. The result holds for half of :data:`ADMITTED_SECONDS`.
     """
     requirement, connections = None, []
-    for admission, stored in entries:
+    for admission, record in entries:
         if admission._forwards_agent and not access.asker.may_forward:
             continue
         who = admission._who(access)
@@ -321,13 +321,13 @@ def admitted_connections(entries: Iterable[tuple[Admission, Connection]], access
                 if admission._secrets:
                     requirement = requirement or admission._principals.requirement(access)
                     requirement(admission._secrets)
-                admission._decide(who, stored)
+                admission._decide(who, record)
             except SecretLocked:
                 if access.lent() is None or not _by_loan(admission, access):
                     continue
             except (IntegrityError, Outdated):
                 continue
-        connections.append(stored)
+        connections.append(record)
     return connections
 
 

@@ -99,9 +99,9 @@ class LinkTable:
 
     def open_unshared(self, target: Target, access: Access, timeout: float) -> Link:
         """Open a link that the table does not know; see :func:`connmgr.links.link.open_link`."""
-        found = self._vault, self._registry, self._signers
+        services = self._vault, self._registry, self._signers
         # A chain never leads over a connection twice, so no thread waits for a link that it opens itself.
-        return open_link(*found, target, access, timeout, self.send_env, self._publish, lease_carrier=self.lease)
+        return open_link(*services, target, access, timeout, self.send_env, self._publish, lease_carrier=self.lease)
 
     def peek(self, connection: str) -> Lease | None:
         """Lease an open link of the connection, or return None. Check its ``admission`` before using it."""

@@ -132,9 +132,9 @@ def last_line(complaint: bytes) -> str:
     return quoted(next((line for line in reversed(lines) if line.strip()), ""))
 
 
-def quoted(said: str) -> str:
+def quoted(text: str) -> str:
     """Return what somebody else said, in one short printable line without a full stop at its end."""
-    line = " ".join("".join(character if character.isprintable() else " " for character in said).split())
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line[:_QUOTED_CHARACTERS].rstrip(". ")
 
 

@@ -127,13 +127,13 @@ class ClientEnvironment:
     @property
     def patterns(self) -> list[str]:
         """The patterns that remain."""
-        found: list[str] = []
+        patterns: list[str] = []
         for pattern in self.send:
             if pattern.startswith("-"):
-                found = [one for one in found if not _matches(pattern[1:], one)]
-            elif pattern not in found:
-                found.append(pattern)
-        return found
+                patterns = [pattern_so_far for pattern_so_far in patterns if not _matches(pattern[1:], pattern_so_far)]
+            elif pattern not in patterns:
+                patterns.append(pattern)
+        return patterns
 
     def select(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables to set for a client with ``environment``."""

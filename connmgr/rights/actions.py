@@ -163,7 +163,7 @@ _RUNS = ("shell", "commands")
 
 def escapes_rules(_visibility: Visibility, grant: Grant, _request: Message) -> None:
     """Refuse to create or change connections if rules apply only to some, because a new name could evade them."""
-    if any(one.rules.go_by_connections for one in grant.lineage):
+    if any(ancestor.rules.go_by_connections for ancestor in grant.lineage):
         raise ScopeDenied("A token with per-connection rules cannot create or change connections.")
 
 
@@ -218,8 +218,8 @@ def changes_what_others_need(
     visibility: Visibility, grant: Grant, request: ConnectionUpdateRequest | ConnectionRemoveRequest
 ) -> None:
     """Refuse to remove or change connections over which connections out of sight run."""
-    named = [request.connection] if isinstance(request, ConnectionUpdateRequest) else request.connections
-    if not grant.sees_all and not visibility.sees_dependents(grant, named):
+    connections = [request.connection] if isinstance(request, ConnectionUpdateRequest) else request.connections
+    if not grant.sees_all and not visibility.sees_dependents(grant, connections):
         raise ScopeDenied("Other connections, which the token does not see, run over this one.")
 
 

@@ -236,26 +236,26 @@ class Approvals:
 
     def _required(self, question: _Question, wait: float) -> str:
         digest = question.digest
-        found = self._current(digest) or self._ask(question)
-        if found.state == PENDING:
+        approval = self._current(digest) or self._ask(question)
+        if approval.state == PENDING:
             if self._continuation().is_younger_than(wait):
-                raise Suspended(partial(self.waiters.subscribe, found.id), wait)
+                raise Suspended(partial(self.waiters.subscribe, approval.id), wait)
             # It may have been decided just now.
-            found = self._current(digest) or found
-        if found.state == ONCE and not self._use(found.id):
+            approval = self._current(digest) or approval
+        if approval.state == ONCE and not self._use(approval.id):
             # Another request for the same, perhaps at another daemon, has used it up since it was read. Both tried to
             # change its document, and the vault let one of them.
-            found = self._current(digest) or self._ask(question)
-        if found.state in (ONCE, GRANTED, DENIED):
-            self._continuation().memory.setdefault(DECIDERS, {})[found.id] = found.decided_by or OWNER
-        if found.state in (ONCE, GRANTED):
-            return found.id
-        if found.state == DENIED:
-            raise ApprovalDenied("Somebody has denied this request.", approval=found.id)
+            approval = self._current(digest) or self._ask(question)
+        if approval.state in (ONCE, GRANTED, DENIED):
+            self._continuation().memory.setdefault(DECIDERS, {})[approval.id] = approval.decided_by or OWNER
+        if approval.state in (ONCE, GRANTED):
+            return approval.id
+        if approval.state == DENIED:
+            raise ApprovalDenied("Somebody has denied this request.", approval=approval.id)
         text = "A rule of the token asks for an approval: send the request again when somebody has approved it."
-        if changes := found.asked.get("moved"):
+        if changes := approval.asked.get("moved"):
             text += f" An earlier approval no longer applies: {'; '.join(changes)}."
-        raise ApprovalRequired(text, approval=found.id, expires=time_to_json(found.expires))
+        raise ApprovalRequired(text, approval=approval.id, expires=time_to_json(approval.expires))
 
     def begun(self) -> None:
         """Note that a part of this request may be carried out, so that its approvals stay used up."""
@@ -278,16 +278,16 @@ class Approvals:
 
     def query(self, states: Collection[str] = STATES) -> list[Approval]:
         """Return the approvals in one of ``states`` that are not over, oldest first."""
-        found = map(Approval.of, self._stored.all())
-        return [one for one in found if one.state in states and not one.is_over]
+        approvals = map(Approval.of, self._stored.all())
+        return [approval for approval in approvals if approval.state in states and not approval.is_over]
 
     def get(self, id: str) -> Approval:
         """Return an approval that is not over; raise :class:`UnknownApproval`."""
         document = self._stored.get(id)
-        found = None if document is None else Approval.of(document)
-        if found is None or found.state == USED or found.is_over:
+        approval = None if document is None else Approval.of(document)
+        if approval is None or approval.state == USED or approval.is_over:
             raise UnknownApproval(id)
-        return found
+        return approval
 
     def decide(self, id: str, verdict: Verdict, decider: Holder | None, seconds: float = 0) -> Approval:
         """Decide about an approval, or change the decision while it is not over; ``decider`` is None for the owner.
@@ -358,11 +358,11 @@ class Approvals:
         document = self._stored.by_key(digest)
         if document is None:
             return None
-        found = Approval.of(document)
-        if found.is_over:
-            self._stored.remove([found.id])
+        approval = Approval.of(document)
+        if approval.is_over:
+            self._stored.remove([approval.id])
             return None
-        return found
+        return approval
 
     def _ask(self, question: _Question) -> Approval:
         holder, digest = question.holder, question.digest
@@ -384,10 +384,10 @@ class Approvals:
             added = self._stored.add(document, most=MAX_KEPT)
         if not added:
             # Another daemon may have received the same request just now.
-            found = self._current(digest)
-            if found is None:
+            other = self._current(digest)
+            if other is None:
                 raise QuotaExceeded(f"The vault has {MAX_KEPT} approvals already: wait until some have expired.")
-            return found
+            return other
         approval = Approval.of(document)
         self._tell("requested", approval)
         try:
@@ -401,21 +401,27 @@ class Approvals:
         """Return what has moved since the same was asked on another ground; empty if it was not."""
         if question.digest == question.subject:
             return []
-        stored = [one for one in self._stored.all() if one.body.get("subject") == question.subject]
+        documents = [document for document in self._stored.all() if document.body.get("subject") == question.subject]
         latest = max(
-            (one for one in stored if one.expires and one.expires > now()), key=lambda one: one.created, default=None
+            (document for document in documents if document.expires and document.expires > now()),
+            key=lambda document: document.created,
+            default=None,
         )
         if latest is None or latest.body["digest"] == question.digest:
             return []
         return all_differences(Approval.of(latest).on, question.asked["on"])
 
     def _require_room(self, holder: Holder) -> None:
-        stored = list(map(Approval.of, self._stored.all()))
-        if over := [one.id for one in stored if one.is_over]:
+        approvals = list(map(Approval.of, self._stored.all()))
+        if over := [approval.id for approval in approvals if approval.is_over]:
             self._stored.remove(over)
         # Otherwise a token could create others and fill the store through them.
         root = holder.lineage[-1].id
-        pending = [one for one in stored if one.state == PENDING and one.root == root and one.id not in over]
+        pending = [
+            approval
+            for approval in approvals
+            if approval.state == PENDING and approval.root == root and approval.id not in over
+        ]
         if len(pending) >= MAX_PENDING:
             raise QuotaExceeded(
                 f"Too many pending approvals ({MAX_PENDING}) for this token, its ancestors and their descendants."
@@ -545,7 +551,7 @@ class Proposal:
 def propose(
     decision: Decision,
     on: Sequence[ConnectionFacts],
-    wanted: Sequence[RequestedCommand],
+    commands: Sequence[RequestedCommand],
     askers: Mapping[str, Rules],
     token: str,
     grounds: Sequence[Ground],
@@ -559,28 +565,28 @@ def propose(
         return None
     if argv[1] not in NAMED_BY_THEIR_LAST_WORD.get(programs.last_segment(argv[0]), ()):
         return None
-    if any(one.env or one.has_stdin or one.has_pty or one.saved is not None for one in wanted):
+    if any(command.env or command.has_stdin or command.has_pty or command.saved is not None for command in commands):
         return None
     rule: dict[str, Any] = {
         "effect": "allow",
         "argv": [argv[0], argv[1], {"re": NAME}],
-        "connections": [_literally(one.names[1]) for one in on],
+        "connections": [_literally(facts.names[1]) for facts in on],
         # The word is bounded by its form; the person who approves it decides about all services.
         "mayRunOthers": True,
         "stdin": False,
         "only": {"token": token, "connections": {ground.connection: ground.digest for ground in grounds}},
     }
-    directories = {one.cwd for one in wanted}
+    directories = {command.cwd for command in commands}
     if len(directories) > 1:
         return None
     if (directory := directories.pop()) is not None:
         rule["cwd"] = _literally(directory)
     rules: dict[str, Mapping[str, Any]] = {}
     for id, asker in askers.items():
-        numbers = [asker.asking(one) for one in wanted]
-        if any(found is None for found in numbers):
+        numbers = [asker.asking(command) for command in commands]
+        if any(indices is None for indices in numbers):
             return None
-        rules[id] = {**rule, "answers": sorted({number for found in numbers for number in found or ()})}
+        rules[id] = {**rule, "answers": sorted({number for indices in numbers for number in indices or ()})}
         try:
             rule_read = read_rule({**rules[id], "until": time_to_json(datetime.now(timezone.utc))}, 0)
         except InvalidRequest:
@@ -588,7 +594,7 @@ def propose(
             return None
         if not rules[id]["answers"] or not (isinstance(rule_read, ArgvRule) and rule_read.permits(argv[1:])):
             return None
-    return Proposal((argv[0], argv[1], "NAME"), tuple(one.path for one in on), rules)
+    return Proposal((argv[0], argv[1], "NAME"), tuple(facts.path for facts in on), rules)
 
 
 def learnt(rule: Mapping[str, Any], approval: str, at: datetime, seconds: float) -> dict[str, Any]:
@@ -610,10 +616,10 @@ def without_learnt(rules: Sequence[Any], at: datetime, approval: str | None = No
     while first and _is_learnt(rules[first - 1]):
         first -= 1
     name = None if approval is None else name_of(approval)
-    kept = [
+    learnt_rules = [
         rule for rule in rules[first:] if rule["until"] > time_to_json(at) and (name is None or rule["name"] != name)
     ]
-    return [*rules[:first], *kept]
+    return [*rules[:first], *learnt_rules]
 
 
 def _is_learnt(rule: Any) -> bool:
@@ -621,4 +627,4 @@ def _is_learnt(rule: Any) -> bool:
 
 
 def _literally(path: str) -> str:
-    return "".join(f"[{one}]" if one in "*?[]{}," else one for one in path)
+    return "".join(f"[{character}]" if character in "*?[]{}," else character for character in path)

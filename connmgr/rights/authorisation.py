@@ -83,18 +83,18 @@ _SUBJECTS = frozenset(
 
 def named(request: Message | None) -> Named:
     """Return what the fields of a request name."""
-    given = {} if request is None else {name: getattr(request, name) for name in subject_fields(type(request))}
+    values = {} if request is None else {name: getattr(request, name) for name in subject_fields(type(request))}
 
     def each(*names: str) -> list[Any]:
-        values = [given[name] for name in names if given.get(name) is not None]
-        return [one for value in values for one in (value if isinstance(value, list) else [value])]
+        present = [values[name] for name in names if values.get(name) is not None]
+        return [item for value in present for item in (value if isinstance(value, list) else [value])]
 
-    data = given.get("data")
+    data = values.get("data")
     return Named(
         connections=list(dict.fromkeys(each("connection", "connections"))),
         categories=list(dict.fromkeys(each("category", "categories", "parent"))),
         paths=each("path", "source", "target"),
-        session=given.get("session"),
+        session=values.get("session"),
         # The input of a job is called data too, and is a text.
         data=data if isinstance(data, Mapping) else None,
     )
@@ -207,8 +207,8 @@ class Authorisation:
         request: Running,
         facts: Sequence[ConnectionFacts],
     ) -> CommandRules[Running]:
-        need_digests = any(one.rules.need_digests for one in grant.lineage)
-        digests = visibility.digests([one.id for one in facts]) if need_digests else {}
+        need_digests = any(ancestor.rules.need_digests for ancestor in grant.lineage)
+        digests = visibility.digests([on.id for on in facts]) if need_digests else {}
         return CommandRules(grant, action, request, facts, digests)
 
     def _admitted(
@@ -324,19 +324,19 @@ class Authorisation:
         [facts] = self.visibility.require(grant, [connection])
 
         def ground() -> Ground:
-            found = self._ground_of(connection, None, None, False)
-            found.require(digest)
-            return found
+            current = self._ground_of(connection, None, None, False)
+            current.require(digest)
+            return current
 
         return PathRules(grant, facts, self._approvals, asked, wait, ground)
 
     def visible(self, caller: GrantedCaller, connections: Iterable[str]) -> list[str]:
         """Return those of ``connections`` that ``caller`` may see, in their order."""
-        grant, found = caller.grant, list(connections)
+        grant, ids = caller.grant, list(connections)
         # A token that sees everything does not see the elevated connections of others.
-        if grant is None or (grant.sees_all and not any(map(elevation_of, found))):
-            return found
-        return self.visibility.visible(grant, found)
+        if grant is None or (grant.sees_all and not any(map(elevation_of, ids))):
+            return ids
+        return self.visibility.visible(grant, ids)
 
     def visible_categories(self, caller: GrantedCaller, categories: Iterable[str]) -> list[str]:
         """Return those of ``categories`` that ``caller`` may see, in their order."""
@@ -348,16 +348,16 @@ class Authorisation:
     def visible_work(self, caller: GrantedCaller, work: Iterable[tuple[Item, Work]]) -> Iterator[Item]:
         """Yield the first members of pairs whose job or terminal ``caller`` may see."""
         pairs = list(work)
-        seen = set(self.visible(caller, {of.connection for _, of in pairs}))
-        yield from (item for item, of in pairs if of.connection in seen and _is_open(caller.grant, of))
+        visible = set(self.visible(caller, {of.connection for _, of in pairs}))
+        yield from (item for item, of in pairs if of.connection in visible and _is_open(caller.grant, of))
 
     def knows(self, caller: GrantedCaller, connections: Collection[str]) -> bool:
         """Whether ``caller`` may read about ``connections``: all are in sight, or would be if they were its own."""
-        grant, wanted = caller.grant, set(connections)
+        grant, ids = caller.grant, set(connections)
         if grant is None or grant.sees_all:
             return True
-        found = self.visibility.of(wanted)
-        return found.keys() == wanted and all(map(grant.sees, found.values()))
+        facts = self.visibility.of(ids)
+        return facts.keys() == ids and all(map(grant.sees, facts.values()))
 
     def sees_entry(self, caller: GrantedCaller, entry: Mapping[str, Any]) -> bool:
         """Whether ``caller`` may see an entry of the audit log: its token's own, or one about visible subjects."""
@@ -383,7 +383,7 @@ def _scopes_to_run(request: RunRequest, grant: Grant) -> frozenset[str]:
     if _opens_tcp(request):
         return frozenset({"tunnel"})
     is_argv = request.argv is not None or request.saved is not None or as_argv(request.command or "") is not None
-    if not is_argv and any(one.rules.closes_commands for one in grant.lineage):
+    if not is_argv and any(ancestor.rules.closes_commands for ancestor in grant.lineage):
         # The rules decide about each part, and it is then run as these words.
         is_argv = as_compound(request.command or "") is not None
     return ARGV if is_argv else TEXT
@@ -406,7 +406,9 @@ class CommandRules(Generic[Running]):
     ) -> None:
         self._grant, self._action, self._connections = grant, action, connections
         self._request: Running = _as_scoped(grant, request)
-        self._ruled = [] if _opens_tcp(request) else [one for one in grant.lineage if one.rules.over_commands]
+        self._ruled = (
+            [] if _opens_tcp(request) else [ancestor for ancestor in grant.lineage if ancestor.rules.over_commands]
+        )
         self._compound = as_compound(self._request.command or "") if self._ruled else None
         self._commands = [
             replaced(_requested(request, on, action), tokens=grant.lineage_ids, digest=digests.get(on.id))
@@ -423,7 +425,7 @@ class CommandRules(Generic[Running]):
         return of_parts(self._compound, [self._decided_about(part) for part in self._parts(self._compound)])
 
     def _decided_about(self, commands: Sequence[RequestedCommand]) -> Decision:
-        return combined([one.rules.decide_command(command) for one in self._ruled for command in commands])
+        return combined([grant.rules.decide_command(command) for grant in self._ruled for command in commands])
 
     def _parts(self, compound: Compound) -> Iterator[list[RequestedCommand]]:
         """Yield the parts of a compound command, each on all connections, with the whole text for rules over texts."""
@@ -473,20 +475,20 @@ class CommandRules(Generic[Running]):
 
     def _asked(self, decided: Running) -> dict[str, Any]:
         """Return as JSON all of a request that decides what is done."""
-        given = members(decided)
-        asked: dict[str, Any] = {name: given[name] for name in _BOUND if given.get(name)}
-        if "stdin" not in asked:
+        values = members(decided)
+        facts: dict[str, Any] = {name: values[name] for name in _BOUND if values.get(name)}
+        if "stdin" not in facts:
             # Only the encoding of input and answer, which is irrelevant to the decision.
-            asked.pop("encoding", None)
-        if "input" in asked:
-            asked["input"] = "unknown: the client sends it while the command runs"
+            facts.pop("encoding", None)
+        if "input" in facts:
+            facts["input"] = "unknown: the client sends it while the command runs"
         if sent := _sent_environment(decided):
-            asked["sendEnv"] = sent
+            facts["sendEnv"] = sent
         if self._compound is not None and decided.command is None:
             # What the argv of a shell means, in the words that were requested.
-            asked["parts"] = self._request.command
+            facts["parts"] = self._request.command
         return {
-            **asked,
+            **facts,
             "action": self._action.name,
             "connections": [connection.id for connection in self._connections],
             "names": [connection.path for connection in self._connections],
@@ -501,9 +503,9 @@ class CommandRules(Generic[Running]):
 
     def _askers(self) -> list[Grant]:
         return [
-            one
-            for one in self._ruled
-            if any(one.rules.decide_command(command).effect == "ask" for command in self._all_commands())
+            grant
+            for grant in self._ruled
+            if any(grant.rules.decide_command(command).effect == "ask" for command in self._all_commands())
         ]
 
 
@@ -593,8 +595,8 @@ class PathRules:
 
         :raises PolicyDenied: something below it is denied, asked about, or not allowed.
         """
-        for one in self._grant.lineage:
-            rules = one.rules
+        for grant in self._grant.lineage:
+            rules = grant.rules
             if rules.over_paths(action) and not rules.covers(action, directory, self._on.names, self._on.user):
                 raise denied(None)
 
@@ -604,7 +606,7 @@ class PathRules:
 
     def _decision(self, action: str, path: bytes) -> Decision:
         names, user = self._on.names, self._on.user
-        ruled = [one.rules for one in self._grant.lineage if one.rules.over_paths(action)]
+        ruled = [grant.rules for grant in self._grant.lineage if grant.rules.over_paths(action)]
         return combined([rules.decide_path(action, path, names, user) for rules in ruled] or [Decision("allow")])
 
     def _ask(self, action: str, path: bytes) -> None:
@@ -618,11 +620,11 @@ class PathRules:
                 "The approval is for another path than this one; send a request for each path.", rule=None
             )
         names, user = self._on.names, self._on.user
-        ruled = [one for one in self._grant.lineage if one.rules.over_paths(action)]
-        askers = [one.id for one in ruled if one.rules.decide_path(action, path, names, user).effect == "ask"]
-        asked = {**self._asked, "action": action, "connections": [self._on.id], "names": [self._on.path]}
+        ruled = [grant for grant in self._grant.lineage if grant.rules.over_paths(action)]
+        askers = [grant.id for grant in ruled if grant.rules.decide_path(action, path, names, user).effect == "ask"]
+        request = {**self._asked, "action": action, "connections": [self._on.id], "names": [self._on.path]}
         self.reasons["approval"] = self._approvals.require(
-            self._grant, {**asked, "realPath": shown}, self._wait, askers, [self._ground()]
+            self._grant, {**request, "realPath": shown}, self._wait, askers, [self._ground()]
         )
         self._approved = shown
 
@@ -635,14 +637,14 @@ def dry_run_of_paths(
     None means that the remote host decides: where a relative path begins, or whether a path is a directory.
     """
     decisions = [
-        _dry_run(one.rules, action, path, on, whole=whole)
-        for one in grant.lineage
+        _dry_run(ancestor.rules, action, path, on, whole=whole)
+        for ancestor in grant.lineage
         for on in connections
         for path, action in paths
-        if one.rules.over_paths(action)
+        if ancestor.rules.over_paths(action)
     ]
-    known = combined([decision for decision in decisions if decision is not None] or [Decision("allow")])
-    return None if None in decisions and known.effect != "deny" else known
+    decision_so_far = combined([decision for decision in decisions if decision is not None] or [Decision("allow")])
+    return None if None in decisions and decision_so_far.effect != "deny" else decision_so_far
 
 
 def _dry_run(rules: Rules, action: str, path: bytes, on: ConnectionFacts, *, whole: bool) -> Decision | None:

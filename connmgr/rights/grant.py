@@ -31,9 +31,9 @@ class Paths:
         self.filters = tuple(filters)
         alternatives: list[names.Alternative] = []
         self.is_everything = False
-        for place, one in enumerate(filters):
+        for place, filter_text in enumerate(filters):
             try:
-                compiled = names.compile_pattern(one, below_root=below_root)
+                compiled = names.compile_pattern(filter_text, below_root=below_root)
             except InvalidRequest as error:
                 raise InvalidRequest(f"{member}[{place}]: {error.message}") from None
             self.is_everything |= compiled is None
@@ -88,16 +88,16 @@ class Grant:
         object.__setattr__(self, "scopes", self.own_scopes & self.parent.scopes if self.parent else self.own_scopes)
 
     @classmethod
-    def load(cls, stored: Document, parent: Grant | None, *, is_new: bool = False) -> Grant:
+    def load(cls, document: Document, parent: Grant | None, *, is_new: bool = False) -> Grant:
         """Return the grant of a stored token, or of one that ``is_new`` and about to be stored.
 
         :raises InvalidRequest: a filter, an address or a rule is malformed; the message names its place.
         """
-        body = stored.body
+        body = document.body
         return cls(
-            id=stored.id,
+            id=document.id,
             name=body["name"],
-            expires=stored.expires or stored.created,
+            expires=document.expires or document.created,
             revoked=body.get("revoked") is not None,
             own_scopes=frozenset(body["scopes"]),
             connections=Paths(body["connections"], "connections"),
@@ -117,21 +117,21 @@ class Grant:
 
     def invalid(self, at: datetime) -> ConnmgrError | None:
         """Return the error of an invalid token, or None."""
-        return why_invalid(((one.revoked, one.expires) for one in self.lineage), at)
+        return why_invalid(((grant.revoked, grant.expires) for grant in self.lineage), at)
 
     def require_address(self, address: str | None) -> None:
         """Raise :class:`ScopeDenied` unless the token may be used from ``address``.
 
         Anything but an IP address means this machine's Unix socket, which counts as 127.0.0.1.
         """
-        if not any(one.networks for one in self.lineage):
+        if not any(grant.networks for grant in self.lineage):
             return
         try:
             from_ = ip_address(address or LOOPBACK)
         except ValueError:
             from_ = ip_address(LOOPBACK)
-        for one in self.lineage:
-            if one.networks and not any(from_ in network for network in one.networks):
+        for grant in self.lineage:
+            if grant.networks and not any(from_ in network for network in grant.networks):
                 raise ScopeDenied("The token may not be used from this address.")
 
     def require_scope(self, action: str) -> None:
@@ -150,9 +150,9 @@ class Grant:
     # A token may do only what the tokens above it may. Each is asked in turn, here and for rules: whether one filter or
     # rule allows less than another cannot be decided in general, so none is compared with another.
 
-    def sees(self, one: ConnectionFacts) -> bool:
+    def sees(self, facts: ConnectionFacts) -> bool:
         """Whether a connection is in its sight."""
-        return all(grant.connections(one.path) and grant.categories(one.category) for grant in self.lineage)
+        return all(grant.connections(facts.path) and grant.categories(facts.category) for grant in self.lineage)
 
     def may_see_category(self, path: str) -> bool:
         """Whether a category may be in its sight, by its filters alone."""
@@ -160,7 +160,7 @@ class Grant:
 
     @property
     def lineage_ids(self) -> list[str]:
-        return [one.id for one in self.lineage]
+        return [grant.id for grant in self.lineage]
 
     @property
     def sees_all(self) -> bool:

@@ -149,12 +149,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
 
 def all_differences(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what has moved between two requests that are otherwise equal, on all their connections."""
-    found = [
-        text if len(now) == 1 else f"{one['connection']}: {text}"
-        for earlier, one in zip(before, now, strict=False)
-        for text in differences(earlier, one)
+    texts = [
+        text if len(now) == 1 else f"{later['connection']}: {text}"
+        for earlier, later in zip(before, now, strict=False)
+        for text in differences(earlier, later)
     ]
-    return found or ["the connection, one that it runs over, or a variable of the shell was changed"]
+    return texts or ["the connection, one that it runs over, or a variable of the shell was changed"]
 
 
 def shell_state(

@@ -83,11 +83,11 @@ def as_compound(text: str) -> Compound | None:
         parts.append(words)
         if end == len(text):
             break
-        found = _OPERATOR.match(text, end)
-        if found is None:
+        operator = _OPERATOR.match(text, end)
+        if operator is None:
             return None
-        operators.append(found[0])
-        position = found.end()
+        operators.append(operator[0])
+        position = operator.end()
     # In sh both bind alike, in csh one binds more tightly than the other.
     if not operators or {"&&", "||"} <= set(operators):
         return None
@@ -108,19 +108,19 @@ def _simple(text: str, position: int, ends: str = "") -> tuple[int, tuple[str, .
 
 
 def _past_blanks(text: str, position: int) -> int:
-    found = _BLANKS.match(text, position)
-    return found.end() if found else position
+    blanks = _BLANKS.match(text, position)
+    return blanks.end() if blanks else position
 
 
 def _word(text: str, position: int, ends: str) -> tuple[int, str | None]:
     """Return the end of the word at ``position``, and the word without quotes; None if it is not literal."""
     word = ""
     while position < len(text) and text[position] != " " and text[position] not in ends:
-        found = next((match for piece in _PIECES if (match := piece.match(text, position))), None)
-        if found is None or not found[0].isprintable():
+        match = next((match for piece in _PIECES if (match := piece.match(text, position))), None)
+        if match is None or not match[0].isprintable():
             return position, None
-        word += found[found.lastindex or 0]
-        position = found.end()
+        word += match[match.lastindex or 0]
+        position = match.end()
         if not word and text.startswith(_EXPANDED_AT_A_BEGINNING, position):
             # zsh removes empty quotes first: `""=ls` is the path of ls there.
             return position, None

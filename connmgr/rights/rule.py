@@ -83,13 +83,13 @@ class JsonValue:
             raise self.refused("Not a list with at least one member.")
         if len(self.value) > most:
             raise self.refused(f"More than {most} members.")
-        return [JsonValue(one, f"{self.place}[{at}]") for at, one in enumerate(self.value)]
+        return [JsonValue(item, f"{self.place}[{at}]") for at, item in enumerate(self.value)]
 
     def members(self, what: str = "Not an object.", most: int | None = None) -> dict[str, JsonValue]:
         """Return the members of an object that has at most ``most``; ``what`` is the message about anything else."""
         if not isinstance(self.value, Mapping) or (most is not None and len(self.value) > most):
             raise self.refused(what)
-        return {name: JsonValue(one, f"{self.place}.{name}") for name, one in self.value.items()}
+        return {name: JsonValue(member, f"{self.place}.{name}") for name, member in self.value.items()}
 
     def program(self) -> str:
         """Return the value if it can name a program in an argv."""
@@ -236,32 +236,32 @@ def path_alternatives(pattern: JsonValue) -> list[names.Alternative]:
         raise pattern.refused(error.message) from None
 
 
-def read_element(one: JsonValue) -> Element:
+def read_element(element: JsonValue) -> Element:
     """Return the element of a rule or parameter.
 
     :raises InvalidRequest: it is malformed.
     """
-    if isinstance(one.value, str):
-        return OneOfTexts(frozenset({one.text()}))
+    if isinstance(element.value, str):
+        return OneOfTexts(frozenset({element.text()}))
     what = f"Neither a text nor an object with one of {', '.join(_ELEMENTS)}."
-    members = one.members(what)
+    members = element.members(what)
     if len(members) != 1 or (kind := next(iter(members))) not in _ELEMENTS:
-        raise one.refused(what)
+        raise element.refused(what)
     return _ELEMENTS[kind](members[kind])
 
 
-def _read_span(one: JsonValue) -> Element:
+def _read_span(span: JsonValue) -> Element:
     what = "Not an object with min, max or both."
-    bounds = one.members(what)
+    bounds = span.members(what)
     if not bounds.keys() <= {"min", "max"}:
-        raise one.refused(what)
+        raise span.refused(what)
     for bound in bounds.values():
         if isinstance(bound.value, bool) or not isinstance(bound.value, int) or abs(bound.value) >= 10**MAX_DIGITS:
             raise bound.refused(f"Not an integer of at most {MAX_DIGITS} digits.")
     # A program may read a word with a minus as an option.
-    low, high = one.value.get("min", 0), one.value.get("max")
+    low, high = span.value.get("min", 0), span.value.get("max")
     if high is not None and high < low:
-        raise one.refused(f"No integer is between {low} and {high}.")
+        raise span.refused(f"No integer is between {low} and {high}.")
     return Span(low, high)
 
 
@@ -447,17 +447,17 @@ def read_rule(raw: object, index: int, *, is_stored: bool = False) -> Rule:
 
     :raises InvalidRequest: it is malformed; the message names the place.
     """
-    one = JsonValue(raw, f"rules[{index}]")
-    members = one.members()
+    rule_value = JsonValue(raw, f"rules[{index}]")
+    members = rule_value.members()
     kinds = [kind for kind in _KINDS if kind in members]
     if len(kinds) != 1:
-        raise one.refused(f"A rule needs exactly one of {', '.join(_KINDS)}.")
+        raise rule_value.refused(f"A rule needs exactly one of {', '.join(_KINDS)}.")
     read, allowed = _KINDS[kinds[0]]
     if unknown := members.keys() - _COMMON - allowed:
-        raise InvalidRequest(f"{one.place}.{min(unknown)[:100]}: Not a member of a rule with {kinds[0]}.")
+        raise InvalidRequest(f"{rule_value.place}.{min(unknown)[:100]}: Not a member of a rule with {kinds[0]}.")
     effect = members["effect"].value if "effect" in members else None
     if effect not in ("allow", "ask", "deny"):
-        raise InvalidRequest(f"{one.place}.effect: Not one of allow, ask, deny.")
+        raise InvalidRequest(f"{rule_value.place}.effect: Not one of allow, ask, deny.")
     rule = read(members, {"index": index, "effect": effect, **_read_common(members)})
     if not isinstance(rule, ArgvRule) or rule.effect != "allow" or _may_run_others(members):
         return rule
@@ -493,7 +493,7 @@ def _read_common(members: Members) -> dict[str, Any]:
 
 
 def _read_connections(patterns: JsonValue) -> tuple[names.Alternative, ...] | None:
-    found: list[names.Alternative] = []
+    alternatives: list[names.Alternative] = []
     for pattern in patterns.items(MAX_ELEMENTS):
         try:
             compiled_pattern = names.compile_pattern(pattern.text())
@@ -501,8 +501,8 @@ def _read_connections(patterns: JsonValue) -> tuple[names.Alternative, ...] | No
             raise pattern.refused(error.message) from None
         if compiled_pattern is None:
             return None
-        found += compiled_pattern
-    return tuple(found)
+        alternatives += compiled_pattern
+    return tuple(alternatives)
 
 
 def _read_surroundings(members: Members) -> dict[str, Any]:
@@ -577,11 +577,11 @@ def _read_answers(members: Members, common: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_only(only: JsonValue) -> Only:
-    found = only.members()
-    if found.keys() != {"token", "connections"}:
+    members = only.members()
+    if members.keys() != {"token", "connections"}:
         raise only.refused("It has to have `token` and `connections`, and nothing else.")
-    connections = found["connections"].members(f"Not an object with at most {MAX_ELEMENTS} members.", MAX_ELEMENTS)
-    return Only(found["token"].text(100), {id: digest.text(100) for id, digest in connections.items()})
+    connections = members["connections"].members(f"Not an object with at most {MAX_ELEMENTS} members.", MAX_ELEMENTS)
+    return Only(members["token"].text(100), {id: digest.text(100) for id, digest in connections.items()})
 
 
 def _read_saved_rule(members: Members, common: dict[str, Any]) -> Rule:
@@ -591,7 +591,7 @@ def _read_saved_rule(members: Members, common: dict[str, Any]) -> Rule:
         arguments = members["arguments"].members(what, MAX_ELEMENTS)
     return SavedRule(
         command=members["command"].text(100),
-        arguments={name: read_element(one) for name, one in arguments.items()},
+        arguments={name: read_element(limit) for name, limit in arguments.items()},
         may_run_others=_may_run_others(members),
         **_read_surroundings(members),
         **common,

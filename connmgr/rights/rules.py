@@ -156,40 +156,40 @@ class Rules:
             if rule.effect == "deny" or WRITE not in rule.actions or rule.index not in applying:
                 continue
             if rule.users is None or user in rule.users:
-                roots += [_literal(one) for one in rule.alternatives]
+                roots += [_literal(alternative) for alternative in rule.alternatives]
         return [root.encode() for root in dict.fromkeys(roots) if root]
 
     def over_paths(self, action: str) -> bool:
         """Whether a rule applies to the paths of ``fs.read`` or ``fs.write``."""
         return any(action in rule.actions for rule in self._paths)
 
-    def decide_command(self, wanted: RequestedCommand) -> Decision:
+    def decide_command(self, command: RequestedCommand) -> Decision:
         """Return the decision about a command, and how to run it."""
-        if wanted.argv is None and wanted.text is not None and self._run:
+        if command.argv is None and command.text is not None and self._run:
             # Rules over words apply to a text that every shell reads as the same words; it is then run as these words.
-            wanted = replace(wanted, argv=as_argv(wanted.text))
-        applying = self._applying.to(wanted.names)
-        if not can_be_words([*(wanted.argv or ()), wanted.text or "", wanted.cwd or "", *wanted.env.values()]):
+            command = replace(command, argv=as_argv(command.text))
+        applying = self._applying.to(command.names)
+        if not can_be_words([*(command.argv or ()), command.text or "", command.cwd or "", *command.env.values()]):
             # The remote host would get other words than the rules have seen.
             return Decision("deny")
-        guard = self._guard(wanted, applying)
+        guard = self._guard(command, applying)
         if guard is not None and guard.effect == "deny":
             return Decision("deny", guard.index, guard.name)
-        decision = self._by_words(wanted, applying)
+        decision = self._by_words(command, applying)
         if decision.effect == "allow" and guard is not None:
             # A guard that asks does so about a command that another rule allows, and about its exact form.
             return replace(decision, effect="ask", rule=guard.index, name=guard.name)
         return decision
 
-    def asking(self, wanted: RequestedCommand) -> list[int] | None:
+    def asking(self, command: RequestedCommand) -> list[int] | None:
         """Return the indices of the rules over argvs that ask about a command; None if a rule of another kind does."""
-        applying = self._applying.to(wanted.names)
+        applying = self._applying.to(command.names)
         asking = [
             rule
-            for rule in self._concerned(wanted)
-            if rule.effect == "ask" and rule.index in applying and _may_concern(rule, wanted.user)
+            for rule in self._concerned(command)
+            if rule.effect == "ask" and rule.index in applying and _may_concern(rule, command.user)
         ]
-        if self._guard(wanted, applying) is not None or not all(isinstance(rule, ArgvRule) for rule in asking):
+        if self._guard(command, applying) is not None or not all(isinstance(rule, ArgvRule) for rule in asking):
             return None
         return [rule.index for rule in asking]
 
@@ -198,9 +198,9 @@ class Rules:
         text = _decoded(path)
         if not is_clean(text):
             return Decision("deny")
-        found = self._among(self._patterns.which(text), action, names, user)
+        rules = self._among(self._patterns.which(text), action, names, user)
         for effect in ("deny", "ask", "allow"):
-            for rule in found:
+            for rule in rules:
                 if rule.effect == effect:
                     return Decision(rule.effect, rule.index, rule.name)
         return Decision("deny" if self._is_closed(action) else "allow")
@@ -221,51 +221,51 @@ class Rules:
         above = [below[:at] for at, character in enumerate(below) if character == "/"]
         return any(self._among(self._heads.which(ancestor), action, names, user) for ancestor in above)
 
-    def _guard(self, wanted: RequestedCommand, applying: Collection[int]) -> Rule | None:
+    def _guard(self, command: RequestedCommand, applying: Collection[int]) -> Rule | None:
         """Return the matching rule over texts, preferably one that denies."""
         if not self._texts:
             return None
-        texts = [text for text in (wanted.text, None if wanted.argv is None else " ".join(wanted.argv)) if text]
-        found = [
+        texts = [text for text in (command.text, None if command.argv is None else " ".join(command.argv)) if text]
+        guards = [
             rule
             for rule in self._texts
-            if rule.index in applying and _may_concern(rule, wanted.user) and any(map(rule.catches, texts))
+            if rule.index in applying and _may_concern(rule, command.user) and any(map(rule.catches, texts))
         ]
-        return min(found, key=lambda rule: rule.effect != "deny", default=None)
+        return min(guards, key=lambda rule: rule.effect != "deny", default=None)
 
-    def _by_words(self, wanted: RequestedCommand, applying: Collection[int]) -> Decision:
+    def _by_words(self, command: RequestedCommand, applying: Collection[int]) -> Decision:
         """Return the decision of the rules over argvs and saved commands."""
-        concerned = [rule for rule in self._concerned(wanted) if rule.index in applying]
+        concerned = [rule for rule in self._concerned(command) if rule.index in applying]
         # A rule that denies or asks catches all that it may mean; one that allows permits only what it certainly means.
         for rule in concerned:
-            if rule.effect == "deny" and _may_concern(rule, wanted.user):
+            if rule.effect == "deny" and _may_concern(rule, command.user):
                 return Decision("deny", rule.index, rule.name)
         answered = {
             number
             for rule in concerned
-            if isinstance(rule, ArgvRule) and rule.answers and _permitted(rule, wanted) is not None
+            if isinstance(rule, ArgvRule) and rule.answers and _permitted(rule, command) is not None
             for number in rule.answers
         }
         for rule in concerned:
-            if rule.effect == "ask" and rule.index not in answered and _may_concern(rule, wanted.user):
+            if rule.effect == "ask" and rule.index not in answered and _may_concern(rule, command.user):
                 # A command that is only similar to the rule's must not pass other rules without an approval.
-                return _permitted(rule, wanted) or Decision("deny", rule.index, rule.name)
+                return _permitted(rule, command) or Decision("deny", rule.index, rule.name)
         for rule in concerned:
-            if rule.effect == "allow" and (decision := _permitted(rule, wanted)) is not None:
+            if rule.effect == "allow" and (decision := _permitted(rule, command)) is not None:
                 return decision
-        return Decision("deny") if self._commands_closed else Decision("allow", argv=wanted.argv)
+        return Decision("deny") if self._commands_closed else Decision("allow", argv=command.argv)
 
-    def _concerned(self, wanted: RequestedCommand) -> Iterator[RunRule]:
+    def _concerned(self, command: RequestedCommand) -> Iterator[RunRule]:
         """Yield the rules that may mean a command, including all that allow."""
-        if wanted.saved is not None:
-            yield from (rule for rule in self._saved if rule.catches(*wanted.saved))
-        if wanted.argv:
-            for rule in self._by_program.get(_folded(wanted.argv[0]), ()):
+        if command.saved is not None:
+            yield from (rule for rule in self._saved if rule.catches(*command.saved))
+        if command.argv:
+            for rule in self._by_program.get(_folded(command.argv[0]), ()):
                 if rule.is_over or not (
-                    rule.only is None or rule.only.holds(wanted.tokens, wanted.connection, wanted.digest)
+                    rule.only is None or rule.only.holds(command.tokens, command.connection, command.digest)
                 ):
                     continue
-                if rule.effect == "allow" or rule.catches(wanted.argv[1:]):
+                if rule.effect == "allow" or rule.catches(command.argv[1:]):
                     yield rule
 
     def _among(self, rules: Iterable[Rule], action: str, names: tuple[str, ...], user: str | None) -> list[PathRule]:
@@ -308,7 +308,7 @@ def of_parts(compound: Compound, decisions: Sequence[Decision]) -> Decision:
 
     It is then run by ``sh``, which starts exactly the programs that were decided about.
     """
-    strictest = max(decisions, key=lambda one: ("allow", "ask", "deny").index(one.effect))
+    strictest = max(decisions, key=lambda decision: ("allow", "ask", "deny").index(decision.effect))
     if strictest.effect == "deny":
         return strictest
     words = []
@@ -317,7 +317,7 @@ def of_parts(compound: Compound, decisions: Sequence[Decision]) -> Decision:
         # By env, because a shell may have a function or a builtin of the same name.
         words.append(shlex.join(["/usr/bin/env", *path, *(decision.argv or part)]))
     text = "".join(f"{word} {operator} " for word, operator in zip(words, (*compound.operators, ""), strict=True))
-    is_bound = any(one.is_bound for one in decisions)
+    is_bound = any(decision.is_bound for decision in decisions)
     return replace(strictest, argv=("/bin/sh", "-c", text.strip()), path=None, exact=True, is_bound=is_bound)
 
 
@@ -345,10 +345,10 @@ def load_rules(raw: object, *, are_stored: bool = False) -> Rules:
     return Rules(rules)
 
 
-def _permitted(rule: RunRule, wanted: RequestedCommand) -> Decision | None:
+def _permitted(rule: RunRule, command: RequestedCommand) -> Decision | None:
     """Return the decision of a rule that allows or asks, or None if it does not mean the whole command."""
-    argv = wanted.argv
-    if not argv or (rule.users is not None and wanted.user not in rule.users):
+    argv = command.argv
+    if not argv or (rule.users is not None and command.user not in rule.users):
         return None
     path: str | None = None
     if isinstance(rule, ArgvRule):
@@ -357,13 +357,13 @@ def _permitted(rule: RunRule, wanted: RequestedCommand) -> Decision | None:
             return None
         argv, path = (run_as[0], *argv[1:]), run_as[1]
     elif isinstance(rule, SavedRule):
-        if wanted.saved is None or not rule.permits(*wanted.saved):
+        if command.saved is None or not rule.permits(*command.saved):
             return None
-        if not rule.may_run_others and wanted.too_free(rule.effect, rule.arguments) is not None:
+        if not rule.may_run_others and command.too_free(rule.effect, rule.arguments) is not None:
             return None
         path = None if "/" in argv[0] else programs.FIXED_PATH
-    surroundings = {"has_stdin": wanted.has_stdin, "has_pty": wanted.has_pty}
-    if not rule.permits_surroundings(wanted.env, wanted.cwd, program=argv[0], **surroundings):
+    surroundings = {"has_stdin": command.has_stdin, "has_pty": command.has_pty}
+    if not rule.permits_surroundings(command.env, command.cwd, program=argv[0], **surroundings):
         return None
     is_bound = isinstance(rule, ArgvRule) and rule.only is not None
     return Decision(rule.effect, rule.index, rule.name, argv, path, exact=True, is_bound=is_bound)
@@ -435,11 +435,11 @@ class _Applying:
 
     def to(self, names: tuple[str, ...]) -> frozenset[int]:
         """Return the indices of the rules that apply to the connection of these names."""
-        known = self._known.get(names)
-        if known is None:
-            found = (rule.index for name in names for rule in self._patterns.which(fold(name)))
-            known = self._everywhere.union(found)
+        indices = self._known.get(names)
+        if indices is None:
+            by_name = (rule.index for name in names for rule in self._patterns.which(fold(name)))
+            indices = self._everywhere.union(by_name)
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            self._known[names] = known
-        return known
+            self._known[names] = indices
+        return indices

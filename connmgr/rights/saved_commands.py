@@ -75,10 +75,10 @@ class SavedCommand:
             raise InvalidRequest(
                 "name: Must be 1 to 64 letters, digits, `_`, `.` and `-`, and must not begin with `.` or `-`."
             )
-        argv, given = JsonValue(body["argv"], "argv"), JsonValue(body["parameters"], "parameters")
+        argv, declared = JsonValue(body["argv"], "argv"), JsonValue(body["parameters"], "parameters")
         words = tuple(map(_read_word, argv.items(MAX_WORDS)))
         JsonValue("" if words[0].parameters else words[0].filled({}), "argv[0]").program()
-        parameters = _read_parameters(given)
+        parameters = _read_parameters(declared)
         used = set().union(*(word.parameters for word in words))
         if undeclared := used - parameters.keys():
             raise argv.refused(f"No parameter is called {min(undeclared)}.")
@@ -98,8 +98,8 @@ class SavedCommand:
         program = self.words[0].filled({})
         elements = {each: (limits.get(each, own), own) for each, own in self.parameters.items()}
         # The stricter of both counts, because an argument has to pass both.
-        unfixed = [each for each, both in elements.items() if not any(one.fixed for one in both)]
-        unbounded = [each for each, both in elements.items() if not any(one.bounded for one in both)]
+        unfixed = [each for each, both in elements.items() if not any(element.fixed for element in both)]
+        unbounded = [each for each, both in elements.items() if not any(element.bounded for element in both)]
         if unfixed and (why := programs.why_fixed(program, unfixed[0])):
             return f"{why} {_REMEDY}"
         if unbounded and effect == "allow" and (why := programs.why_bounded(program, unbounded[0])):
@@ -111,17 +111,17 @@ class SavedCommand:
 
         :raises InvalidRequest: one is missing, unknown or not accepted by its parameter; the message names it.
         """
-        given = JsonValue(arguments, "saved.arguments").members()
+        values = JsonValue(arguments, "saved.arguments").members()
         for name in self.parameters:
-            if name not in given:
+            if name not in values:
                 raise InvalidRequest(f"saved.arguments.{name}: Missing.")
-        for name in given:
+        for name in values:
             if name not in self.parameters:
                 raise InvalidRequest(f"saved.arguments.{name[:64]}: The command has no such parameter.")
-        texts = {name: _as_text(one) for name, one in given.items()}
+        texts = {name: _as_text(value) for name, value in values.items()}
         for name, text in texts.items():
             if not self.parameters[name].permits(text):
-                raise given[name].refused("The parameter does not accept this value.")
+                raise values[name].refused("The parameter does not accept this value.")
         argv = tuple(self._filled(word, texts) for word in self.words)
         shown = self.shown(texts)
         return Expanded(argv, texts, tuple(word.filled(shown) for word in self.words))
@@ -162,77 +162,77 @@ class SavedCommands:
             raise InvalidRequest(f"name: {MAX_COMMANDS} commands are saved already: remove one first.")
         if not replaces:
             raise CommandExists(f"A command named {command.name} exists already; replace puts this one in its place.")
-        self._stored.change(before.id, lambda one: replace(one, body=command.body))
+        self._stored.change(before.id, lambda document: replace(document, body=command.body))
 
     def all(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Return name and body of all commands, ordered by name."""
-        return sorted((one.key, one.body) for one in self._stored.all())
+        return sorted((document.key, document.body) for document in self._stored.all())
 
     def get(self, name: str) -> SavedCommand:
         """Return the command ``name``, or raise :class:`UnknownCommand`."""
-        found = self._stored.by_key(name)
-        if found is None:
+        document = self._stored.by_key(name)
+        if document is None:
             raise UnknownCommand(name)
-        return SavedCommand.read(name, found.body)
+        return SavedCommand.read(name, document.body)
 
     def remove(self, name: str) -> None:
         """Remove a command; raise :class:`UnknownCommand` if there is none of the name."""
-        found = self._stored.by_key(name)
-        if found is None:
+        document = self._stored.by_key(name)
+        if document is None:
             raise UnknownCommand(name)
-        self._stored.remove([found.id])
+        self._stored.remove([document.id])
 
 
-def _read_parameters(given: JsonValue) -> dict[str, Element]:
-    parameters = given.members(f"Not an object with at most {MAX_PARAMETERS} parameters.", MAX_PARAMETERS)
+def _read_parameters(declared: JsonValue) -> dict[str, Element]:
+    parameters = declared.members(f"Not an object with at most {MAX_PARAMETERS} parameters.", MAX_PARAMETERS)
     if not all(map(_PARAMETER.fullmatch, parameters)):
-        raise given.refused("Not a name of letters, digits and `_`.")
-    return {name: _read_parameter(one) for name, one in parameters.items()}
+        raise declared.refused("Not a name of letters, digits and `_`.")
+    return {name: _read_parameter(parameter) for name, parameter in parameters.items()}
 
 
-def _read_parameter(one: JsonValue) -> Element:
-    members = one.members()
+def _read_parameter(parameter: JsonValue) -> Element:
+    members = parameter.members()
     if "description" in members:
         members.pop("description").text(MAX_DESCRIPTION)
     if "secret" in members:
         members.pop("secret").flag()
-    return read_element(JsonValue({name: each.value for name, each in members.items()}, one.place))
+    return read_element(JsonValue({name: each.value for name, each in members.items()}, parameter.place))
 
 
 def _is_secret(raw: Mapping[str, Any]) -> bool:
     return bool(raw.get("secret", False))
 
 
-def _read_word(one: JsonValue) -> Word:
-    if isinstance(one.value, str):
-        return Word(((one.text(), False),))
-    members = one.members(_NO_WORD)
+def _read_word(word: JsonValue) -> Word:
+    if isinstance(word.value, str):
+        return Word(((word.text(), False),))
+    members = word.members(_NO_WORD)
     if members.keys() == {"parameter"}:
         return Word(((_parameter(members["parameter"]), True),))
     if members.keys() == {"text"}:
         return Word(tuple(_pieces(members["text"])))
-    raise one.refused(_NO_WORD)
+    raise word.refused(_NO_WORD)
 
 
 _NO_WORD = "Neither a text nor an object with parameter or text."
 
 
 def _pieces(text: JsonValue) -> Iterator[tuple[str, bool]]:
-    for found in _PIECE.finditer(text.text()):
-        name, alone, plain = found.groups()
+    for piece in _PIECE.finditer(text.text()):
+        name, alone, plain = piece.groups()
         if alone:
             raise text.refused(f"It has a {alone} alone; {alone * 2} stands for the character.")
         if name is not None:
             yield _parameter(JsonValue(name, text.place)), True
         else:
-            yield plain or found[0][0], False
+            yield plain or piece[0][0], False
 
 
-def _parameter(one: JsonValue) -> str:
-    if not isinstance(one.value, str) or not _PARAMETER.fullmatch(one.value):
-        raise one.refused("Not the name of a parameter.")
-    return one.value
+def _parameter(name: JsonValue) -> str:
+    if not isinstance(name.value, str) or not _PARAMETER.fullmatch(name.value):
+        raise name.refused("Not the name of a parameter.")
+    return name.value
 
 
-def _as_text(one: JsonValue) -> str:
-    return str(one.value) if isinstance(one.value, int) and not isinstance(one.value, bool) else one.text()
+def _as_text(value: JsonValue) -> str:
+    return str(value.value) if isinstance(value.value, int) and not isinstance(value.value, bool) else value.text()

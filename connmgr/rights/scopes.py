@@ -274,6 +274,6 @@ def missing(action: str, scopes: Collection[str]) -> frozenset[str] | None:
 def allowed(scopes: Collection[str], *, read_only: bool = False) -> tuple[frozenset[str], str | None]:
     """Return the actions that ``scopes`` allow, and the form of commands: ``text``, ``argv`` or None."""
     runs = "text" if not TEXT.isdisjoint(scopes) else "argv" if not ARGV.isdisjoint(scopes) else None
-    known = ACTIONS & LOOKING if read_only else ACTIONS
-    actions = frozenset(action for action in known if missing(action, scopes) is None)
+    actions_of_kind = ACTIONS & LOOKING if read_only else ACTIONS
+    actions = frozenset(action for action in actions_of_kind if missing(action, scopes) is None)
     return actions, runs

@@ -81,7 +81,7 @@ class Grants:
         self._stored, self._key, self._ended, self._publish = stored, key, ended, publish
         self.in_use = TokensInUse(stored, ended)
 
-    def create(self, wanted: TokenCreateRequest, creator: Grant | None) -> tuple[str, Document, Grant]:
+    def create(self, request: TokenCreateRequest, creator: Grant | None) -> tuple[str, Document, Grant]:
         """Create a token.
 
         :returns: its text, which is not stored, the stored document, and the grant.
@@ -89,17 +89,17 @@ class Grants:
         :raises ScopeDenied: it would exceed the rights of its ``creator``.
         :raises TokenLimit: there are too many.
         """
-        _check_scopes(wanted.scopes, creator)
+        _check_scopes(request.scopes, creator)
         secret = PREFIX + secrets.token_urlsafe(32)
-        end = _end_of(wanted.expires, creator)
+        end = _end_of(request.expires, creator)
         body = {
             # Tuples are the defaults of lists; a document has lists, as it will when it is read again.
-            **{name: list(one) if isinstance(one, tuple) else one for name, one in members(wanted).items()},
+            **{name: list(value) if isinstance(value, tuple) else value for name, value in members(request).items()},
             "parent": creator.id if creator else None,
             "lasts": (end - now()).total_seconds(),
         }
-        kept = {name: value for name, value in body.items() if name not in ("expires", "lendSecrets")}
-        document = Document(key=self._digest(secret), body=kept, expires=end)
+        stored_body = {name: value for name, value in body.items() if name not in ("expires", "lendSecrets")}
+        document = Document(key=self._digest(secret), body=stored_body, expires=end)
         grant = Grant.load(document, creator, is_new=True)
         self._make_room(creator)
         if not self._stored.add(document, most=MAX_TOKENS):
@@ -132,15 +132,15 @@ class Grants:
 
         :raises InvalidToken: it was removed meanwhile.
         """
-        found = self._stored.get(grant.id)
-        if found is None:
+        document = self._stored.get(grant.id)
+        if document is None:
             raise InvalidToken("Unknown token: it was removed meanwhile.")
-        return found
+        return document
 
     def all(self, creator: Grant | None) -> list[StoredToken]:
         """Return all tokens for the owner, or those created with ``creator``."""
-        found = stored_tokens(self._stored.all())
-        return found if creator is None else [one for one in found if one.comes_from(creator.id)]
+        tokens = stored_tokens(self._stored.all())
+        return tokens if creator is None else [token for token in tokens if token.comes_from(creator.id)]
 
     def get(self, id: str, creator: Grant | None) -> Grant:
         """Return a token, valid or not, that is ``creator`` or descends from it; else raise :class:`UnknownToken`."""
@@ -152,10 +152,12 @@ class Grants:
         :raises UnknownToken: the token does not exist, or does not descend from ``creator``.
         """
         grant = self._require(id, creator)
-        self._stored.change(id, lambda one: replace(one, body={**one.body, "revoked": now().isoformat()}))
+        self._stored.change(
+            id, lambda document: replace(document, body={**document.body, "revoked": now().isoformat()})
+        )
         self.in_use.end_those_of(id)
         # Descendants that nobody uses here, too: another daemon, or this one before its restart, may have started jobs.
-        below = [one.document.id for one in self.all(None) if one.comes_from(id)]
+        below = [token.document.id for token in self.all(None) if token.comes_from(id)]
         self._ended(dict.fromkeys([id, *below], TokenRevoked(REVOKED)), True)
         self._tell("revoked", grant)
 
@@ -169,9 +171,9 @@ class Grants:
         if self._require(id, creator).revoked:
             raise TokenRevoked("A revoked token cannot be renewed: create a new one.")
 
-        def renewed(one: Document) -> Document:
-            wanted = now() + timedelta(seconds=one.body["lasts"]) if expires is None else expires
-            return replace(one, expires=_end_of(wanted, creator))
+        def renewed(document: Document) -> Document:
+            end = now() + timedelta(seconds=document.body["lasts"]) if expires is None else expires
+            return replace(document, expires=_end_of(end, creator))
 
         changed = self._stored.change(id, renewed)
         if changed is None:
@@ -188,17 +190,17 @@ class Grants:
         """
         for id, rule in rules.items():
 
-            def learnt_by(one: Document, rule: Mapping[str, Any] = rule) -> Document:
-                kept = without_learnt(one.body["rules"], now(), approval)
-                kept += [learnt(rule, approval, now(), seconds)] if seconds else []
-                load_rules(kept, are_stored=True)
-                return replace(one, body={**one.body, "rules": kept})
+            def learnt_by(document: Document, rule: Mapping[str, Any] = rule) -> Document:
+                rules_now = without_learnt(document.body["rules"], now(), approval)
+                rules_now += [learnt(rule, approval, now(), seconds)] if seconds else []
+                load_rules(rules_now, are_stored=True)
+                return replace(document, body={**document.body, "rules": rules_now})
 
             self._stored.change(id, learnt_by)
             self.in_use.read_those_of(id)
 
     def _tell(self, change: str, grant: Grant) -> None:
-        above = tuple(one.id for one in grant.lineage[1:])
+        above = tuple(ancestor.id for ancestor in grant.lineage[1:])
         self._publish(TOKEN, change, id=grant.id, facts=above, name=grant.name, expires=grant.expires)
 
     def _digest(self, secret: str) -> str:
@@ -207,7 +209,7 @@ class Grants:
     def _require(self, id: str, creator: Grant | None) -> Grant:
         document = self._stored.get(id)
         grant = None if document is None else grant_of(self._stored, document)
-        if grant is None or (creator is not None and all(one.id != creator.id for one in grant.lineage[1:])):
+        if grant is None or (creator is not None and all(ancestor.id != creator.id for ancestor in grant.lineage[1:])):
             raise UnknownToken(id)
         return grant
 
@@ -216,10 +218,10 @@ class Grants:
 
         :raises TokenLimit: ``creator`` has created too many.
         """
-        kept = self.all(None)
-        if creator is not None and sum(one.comes_from(creator.id) for one in kept) >= MAX_BELOW:
+        tokens = self.all(None)
+        if creator is not None and sum(token.comes_from(creator.id) for token in tokens) >= MAX_BELOW:
             raise TokenLimit(f"{MAX_BELOW} tokens were created with this one already: revoke some first.")
-        self._stored.remove(dispensable(kept, now(), is_full=len(kept) >= MAX_TOKENS))
+        self._stored.remove(dispensable(tokens, now(), is_full=len(tokens) >= MAX_TOKENS))
 
 
 def _check_scopes(scopes: Sequence[str], creator: Grant | None) -> None:
@@ -244,7 +246,7 @@ def _end_of(expires: datetime, creator: Grant | None) -> datetime:
     at = now()
     if not at < expires <= at + timedelta(days=MAX_DAYS) + GRACE:
         raise InvalidRequest(f"expires: Must be in the future, and at most {MAX_DAYS} days from now.")
-    latest = min((one.expires for one in creator.lineage), default=expires) if creator else expires
+    latest = min((ancestor.expires for ancestor in creator.lineage), default=expires) if creator else expires
     if expires > latest + GRACE:
         raise ScopeDenied("A token cannot give a right that it lacks: it expires before that time.")
     return min(expires, latest)
@@ -293,7 +295,7 @@ class TokensInUse:
         grant, at = grant_of(self._stored, document), time.monotonic()
         # The document may have changed since it was read. No code is empty, so the first check finds them all different
         # and reads the token again.
-        codes = {one.id: b"" for one in grant.lineage}
+        codes = {ancestor.id: b"" for ancestor in grant.lineage}
         with self._lock:
             live = self._known.setdefault(document.id, Live(grant, codes, at))
             if not live.ended:
@@ -340,7 +342,9 @@ class TokensInUse:
     def read_those_of(self, id: str) -> list[Live]:
         """Read a changed token and its descendants again, as far as they are in use, and return them."""
         with self._lock:
-            affected = [live for live in self._live.values() if any(one.id == id for one in live.grant.lineage)]
+            affected = [
+                live for live in self._live.values() if any(ancestor.id == id for ancestor in live.grant.lineage)
+            ]
         for live in affected:
             self._read(live)
         return affected
@@ -361,7 +365,7 @@ class TokensInUse:
 
     def _read(self, live: Live) -> None:
         """Read a token and its ancestors again."""
-        at, codes = time.monotonic(), self._stored.codes(one.id for one in live.grant.lineage)
+        at, codes = time.monotonic(), self._stored.codes(ancestor.id for ancestor in live.grant.lineage)
         try:
             document = self._stored.get(live.grant.id)
             grant = replace(live.grant, revoked=True) if document is None else grant_of(self._stored, document)
@@ -378,23 +382,25 @@ class TokensInUse:
 
     def _count(self, live: Live, at: datetime, *, counts: bool) -> None:
         day = at.date().isoformat()
-        lives = [one for grant in live.grant.lineage if (one := self._live.get(grant.id))]
-        for one in lives:
-            if one.day != day:
-                one.day, one.used, one.uncounted = day, 0, 0
-            most, quota = one.grant.max_concurrent, one.grant.quota_per_day
-            if most is not None and self._under_way(one.grant.id) > most:
+        lives = [counted_token for grant in live.grant.lineage if (counted_token := self._live.get(grant.id))]
+        for counted_token in lives:
+            if counted_token.day != day:
+                counted_token.day, counted_token.used, counted_token.uncounted = day, 0, 0
+            most, quota = counted_token.grant.max_concurrent, counted_token.grant.quota_per_day
+            if most is not None and self._under_way(counted_token.grant.id) > most:
                 raise QuotaExceeded(
                     f"Limit of {most} simultaneous requests reached for this token; wait until one has ended."
                 )
-            if counts and quota is not None and one.used + one.uncounted >= quota:
+            if counts and quota is not None and counted_token.used + counted_token.uncounted >= quota:
                 raise QuotaExceeded(f"Daily quota of {quota} requests used up; it resets at 00:00 UTC.")
-        for one in lives:
-            one.uncounted += counts
+        for counted_token in lives:
+            counted_token.uncounted += counts
 
     def _under_way(self, id: str) -> int:
         """Return the number of requests under way of a token and its descendants."""
-        return sum(live.running for live in self._live.values() if any(one.id == id for one in live.grant.lineage))
+        return sum(
+            live.running for live in self._live.values() if any(ancestor.id == id for ancestor in live.grant.lineage)
+        )
 
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_SECONDS):
@@ -410,7 +416,7 @@ class TokensInUse:
         with self._lock:
             lives = list(self._live.values())
         at = time.monotonic()
-        codes = self._stored.codes({one.id for live in lives for one in live.grant.lineage})
+        codes = self._stored.codes({ancestor.id for live in lives for ancestor in live.grant.lineage})
         for live in lives:
             if any(codes.get(id) != code for id, code in live.codes.items()):
                 self._read(live)
@@ -437,9 +443,9 @@ class TokensInUse:
             ]
         for live, day, more in due:
             # Default values, because the loop changes the variables.
-            def count(one: Document, day: str = day, more: int = more) -> Document:
-                before = one.counts.get("used", 0) if one.counts.get("day") == day else 0
-                return counted(one, day=day, used=before + more, lastUsed=now().isoformat())
+            def count(document: Document, day: str = day, more: int = more) -> Document:
+                before = document.counts.get("used", 0) if document.counts.get("day") == day else 0
+                return counted(document, day=day, used=before + more, lastUsed=now().isoformat())
 
             document = self._stored.change(live.grant.id, count)
             with self._lock:
@@ -458,7 +464,7 @@ def access_of(live: Live | None, loans: Loans) -> Access:
     return Borrower(asker, loans, lambda: live.grant.lineage_ids)
 
 
-def grant_of(stored: Documents, document: Document) -> Grant:
+def grant_of(documents: Documents, document: Document) -> Grant:
     """Return the grant of a stored token, with its ancestors.
 
     :raises InvalidToken: an ancestor was removed.
@@ -466,10 +472,10 @@ def grant_of(stored: Documents, document: Document) -> Grant:
     above = document.body["parent"]
     if above is None:
         return Grant.load(document, None)
-    parent = stored.get(above)
+    parent = documents.get(above)
     if parent is None:
         raise InvalidToken("Unknown token: the token that it was created with was removed.")
-    return Grant.load(document, grant_of(stored, parent))
+    return Grant.load(document, grant_of(documents, parent))
 
 
 def _take_counts(live: Live, document: Document) -> None:
@@ -490,11 +496,11 @@ class StoredToken:
 
     def invalid(self, at: datetime) -> ConnmgrError | None:
         """Return the error of a token that is invalid at a time, or None."""
-        return why_invalid(((one.body.get("revoked") is not None, _end(one)) for one in self.line), at)
+        return why_invalid(((document.body.get("revoked") is not None, _end(document)) for document in self.line), at)
 
     def comes_from(self, id: str) -> bool:
         """Whether it descends from the token ``id``."""
-        return any(one.id == id for one in self.line[1:])
+        return any(document.id == id for document in self.line[1:])
 
     @property
     def end(self) -> datetime:
@@ -504,15 +510,15 @@ class StoredToken:
 
 def stored_tokens(documents: Iterable[Document]) -> list[StoredToken]:
     """Return the tokens of ``documents``, without tokens whose line is incomplete."""
-    known = {document.id: document for document in documents}
-    found = []
-    for one in known.values():
-        line = [one]
-        while (above := line[-1].body["parent"]) in known:
-            line.append(known[above])
+    by_id = {document.id: document for document in documents}
+    tokens = []
+    for document in by_id.values():
+        line = [document]
+        while (above := line[-1].body["parent"]) in by_id:
+            line.append(by_id[above])
         if above is None:
-            found.append(StoredToken(one, tuple(line)))
-    return found
+            tokens.append(StoredToken(document, tuple(line)))
+    return tokens
 
 
 def dispensable(tokens: Iterable[StoredToken], at: datetime, *, is_full: bool) -> list[str]:

@@ -60,14 +60,14 @@ class Visibility:
     def of(self, ids: Collection[str]) -> dict[str, ConnectionFacts]:
         """Return the existing, authentic ones of the connections ``ids``, by their ids."""
         at = time.monotonic()
-        known = {id: entry[1] for id in ids if (entry := self._known.get(id)) and at - entry[0] < KNOWN_SECONDS}
-        if len(known) < len(ids):
-            found = self._read([id for id in ids if id not in known])
+        facts = {id: entry[1] for id in ids if (entry := self._known.get(id)) and at - entry[0] < KNOWN_SECONDS}
+        if len(facts) < len(ids):
+            fresh = self._read([id for id in ids if id not in facts])
             if len(self._known) > MAX_KNOWN:
                 self._known = {}
-            self._known.update({one.id: (at, one) for one in found})
-            known |= {one.id: one for one in found}
-        return known
+            self._known.update({connection.id: (at, connection) for connection in fresh})
+            facts |= {connection.id: connection for connection in fresh}
+        return facts
 
     def current(self, ids: Collection[str]) -> dict[str, ConnectionFacts]:
         """Like :meth:`of`, and as they are now, after a change."""
@@ -76,14 +76,20 @@ class Visibility:
         return self.of(ids)
 
     def _read(self, ids: Sequence[str]) -> list[ConnectionFacts]:
-        stored = [one for one in self._vault.connections.each(ids).values() if isinstance(one, Connection)]
-        paths = self._category_paths(one.category for one in stored)
-        found = []
-        for one in stored:
-            user = one.data.get("user")
+        connections = [
+            connection
+            for connection in self._vault.connections.each(ids).values()
+            if isinstance(connection, Connection)
+        ]
+        paths = self._category_paths(connection.category for connection in connections)
+        facts = []
+        for connection in connections:
+            user = connection.data.get("user")
             user = user if isinstance(user, str) else None
-            found.append(ConnectionFacts(one.id, joined(one.path), paths.get(one.category, ""), user))
-        return found
+            facts.append(
+                ConnectionFacts(connection.id, joined(connection.path), paths.get(connection.category, ""), user)
+            )
+        return facts
 
     def _category_paths(self, ids: Iterable[str]) -> dict[str, str]:
         paths = {}
@@ -101,28 +107,28 @@ class Visibility:
 
         :raises UnknownConnection: one is not in sight, or does not exist; the error does not tell which.
         """
-        found = self.of(ids)
+        facts = self.of(ids)
         for id in ids:
             if elevation_of(id) is not None:
                 # Without it, a rule for a connection would grow into one for its root.
                 grant.require_one(_ELEVATE)
-            if id not in found or not _sees(grant, found[id]):
+            if id not in facts or not _sees(grant, facts[id]):
                 raise UnknownConnection(id)
-        return [found[id] for id in ids]
+        return [facts[id] for id in ids]
 
     def digests(self, ids: Collection[str]) -> dict[str, str]:
         """Return the digests of connections and of all that they run over, as they are now."""
         return {
-            one.id: complete_digest(one.type, one.data, one.dependency_digest)
-            for one in self._vault.connections.each(ids).values()
-            if isinstance(one, Connection)
+            connection.id: complete_digest(connection.type, connection.data, connection.dependency_digest)
+            for connection in self._vault.connections.each(ids).values()
+            if isinstance(connection, Connection)
         }
 
     def visible(self, grant: Grant, ids: Iterable[str]) -> list[str]:
         """Return those of ``ids`` that are in sight, in their order."""
-        wanted = list(ids)
-        found = self.of(wanted)
-        return [id for id in wanted if id in found and _sees(grant, found[id])]
+        in_order = list(ids)
+        facts = self.of(in_order)
+        return [id for id in in_order if id in facts and _sees(grant, facts[id])]
 
     def visible_categories(self, grant: Grant, ids: Iterable[str]) -> list[str]:
         """Return those of the categories ``ids`` that are in sight.
@@ -130,26 +136,26 @@ class Visibility:
         If a token sees only certain connections, these are the categories that contain one, and those above them.
         """
         try:
-            found = self._vault.categories.infos(list(dict.fromkeys(ids)))
+            categories = self._vault.categories.infos(list(dict.fromkeys(ids)))
         except UnknownCategory:
             return []
-        seen = [one for one in found if grant.may_see_category(joined(one.path))]
-        if not all(one.connections.is_everything for one in grant.lineage):
-            held = self._holding(grant)
-            seen = [one for one in seen if joined(one.path) in held]
-        return [one.id for one in seen]
+        visible = [category for category in categories if grant.may_see_category(joined(category.path))]
+        if not all(ancestor.connections.is_everything for ancestor in grant.lineage):
+            holding = self._holding(grant)
+            visible = [category for category in visible if joined(category.path) in holding]
+        return [category.id for category in visible]
 
     def require_categories(self, grant: Grant, ids: Collection[str]) -> None:
         """Raise :class:`UnknownCategory` if one of ``ids`` is not in sight."""
-        seen = {id for one in ids for id in self.visible_categories(grant, [one])}
+        visible = {id for category in ids for id in self.visible_categories(grant, [category])}
         for id in ids:
-            if id not in seen:
+            if id not in visible:
                 raise UnknownCategory(id)
 
     def stored(self, id: str) -> Connection:
         """Return a stored connection, without a check of the sight."""
-        [found] = self._vault.connections.infos([id])
-        return found
+        [connection] = self._vault.connections.infos([id])
+        return connection
 
     def has_sudo_password(self, connection: str | None, category: str) -> bool:
         """Whether a password for sudo is stored for a connection, or for its category or one above that."""
@@ -158,9 +164,13 @@ class Visibility:
     def with_source_over(self, id: str) -> str | None:
         """Return the path of a connection whose secret from elsewhere goes over the connection ``id``, or None."""
         connections = self._vault.connections
-        for one in connections.each(connections.with_dependents([id])).values():
-            if isinstance(one, Connection) and one.id != id and next(secret_references(one.data), None) is not None:
-                return joined(one.path)
+        for connection in connections.each(connections.with_dependents([id])).values():
+            if (
+                isinstance(connection, Connection)
+                and connection.id != id
+                and next(secret_references(connection.data), None) is not None
+            ):
+                return joined(connection.path)
         return None
 
     def with_secret_over(self, id: str) -> str | None:
@@ -171,30 +181,32 @@ class Visibility:
         connections = self._vault.connections
         over = connections.each(connections.with_dependents([id])).values()
         # A connection that was changed outside of connmgr sends no secret.
-        sound = [one for one in over if isinstance(one, Connection)]
-        passwords = connections.sudo_passwords.over_each({one.id: one.category for one in sound})
-        for one in sound:
-            if one.id in passwords or (one.id != id and next(sealed_secrets(one.data), None) is not None):
-                return joined(one.path)
+        sound = [connection for connection in over if isinstance(connection, Connection)]
+        passwords = connections.sudo_passwords.over_each({connection.id: connection.category for connection in sound})
+        for connection in sound:
+            if connection.id in passwords or (
+                connection.id != id and next(sealed_secrets(connection.data), None) is not None
+            ):
+                return joined(connection.path)
         return None
 
     def data_of(self, id: str) -> dict[str, Any]:
         """Return the stored data of a connection, with its type."""
-        found = self.stored(id)
-        return {"type": found.type, **found.data}
+        connection = self.stored(id)
+        return {"type": connection.type, **connection.data}
 
     def sees_dependents(self, grant: Grant, ids: Sequence[str]) -> bool:
         """Whether the connections ``ids``, and all that run over them, are in sight."""
         dependents = self._vault.connections.with_dependents(ids)
         return len(self.visible(grant, dependents)) == len(dependents)
 
-    def below(self, one: Connection) -> list[Connection]:
-        """Return the connections below ``one`` that share its category, and so move with it to another one."""
-        over = [id for id in self._vault.connections.with_dependents([one.id]) if id != one.id]
+    def below(self, connection: Connection) -> list[Connection]:
+        """Return the connections below ``connection`` that share its category, and so move with it to another one."""
+        over = [id for id in self._vault.connections.with_dependents([connection.id]) if id != connection.id]
         return [
             other
             for other in self._vault.connections.infos(over)
-            if other.category == one.category and other.path[: len(one.path)] == one.path
+            if other.category == connection.category and other.path[: len(connection.path)] == connection.path
         ]
 
     def require_place(self, grant: Grant, path: str, category: str) -> None:
@@ -202,9 +214,9 @@ class Visibility:
         if not grant.sees(ConnectionFacts("", path, self._category_paths([category]).get(category, ""))):
             raise ScopeDenied("The token would not see a connection of this name in this category.")
 
-    def planned_by(self, named: object) -> PlannedConnection | None:
+    def planned_by(self, reference: object) -> PlannedConnection | None:
         """Return the planned connection to which a value in data refers by ``{"label": …}``, or None."""
-        label = named.get("label") if isinstance(named, Mapping) else None
+        label = reference.get("label") if isinstance(reference, Mapping) else None
         return self.planned.get(label) if isinstance(label, str) else None
 
     def position(self, name: str, data: Mapping[str, Any]) -> Position:
@@ -246,42 +258,47 @@ class Visibility:
         # The connection that it goes through is irrelevant here, and may be given by a label.
         over = {name: LOCAL for name in data if isinstance(schema.fields.get(name), Reference)}
         try:
-            return kind.forward(schema.load({name: one for name, one in data.items() if name != "type"} | over))
+            return kind.forward(schema.load({name: value for name, value in data.items() if name != "type"} | over))
         except ValidationError:
             return None
 
     def _kind(self, data: Mapping[str, Any]) -> AnyConnectionType | None:
-        return next((one.type for one in self._registry if one.type.name == data.get("type")), None)
+        return next((offered.type for offered in self._registry if offered.type.name == data.get("type")), None)
 
-    def _position_of(self, named: Any) -> Position | None:
+    def _position_of(self, reference: Any) -> Position | None:
         """Return the position of a connection that data name by its id or a label, or None."""
-        if planned := self.planned_by(named):
+        if planned := self.planned_by(reference):
             return planned.position
-        id = named.get("storeId") if isinstance(named, Mapping) else named
-        found = self._vault.connections.each([id.lower()]) if isinstance(id, str) else {}
+        id = reference.get("storeId") if isinstance(reference, Mapping) else reference
+        connections = self._vault.connections.each([id.lower()]) if isinstance(id, str) else {}
         return next(
-            (Position(joined(one.path), one.category) for one in found.values() if isinstance(one, Connection)), None
+            (
+                Position(joined(connection.path), connection.category)
+                for connection in connections.values()
+                if isinstance(connection, Connection)
+            ),
+            None,
         )
 
     def _holding(self, grant: Grant) -> set[str]:
         """Return the paths of the categories that contain a connection in sight, and of those above them."""
         listed = self._vault.connections.listed()
-        paths = self._category_paths(one.category for one in listed)
-        held = set()
-        for one in listed:
-            path = paths.get(one.category, "")
-            if path not in held and grant.sees(ConnectionFacts(one.id, joined(one.path), path)):
+        paths = self._category_paths(connection.category for connection in listed)
+        holding = set()
+        for connection in listed:
+            path = paths.get(connection.category, "")
+            if path not in holding and grant.sees(ConnectionFacts(connection.id, joined(connection.path), path)):
                 parts = path.split(SEPARATOR)
-                held |= {SEPARATOR.join(parts[:depth]) for depth in range(1, len(parts) + 1)}
-        return held
+                holding |= {SEPARATOR.join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+        return holding
 
 
-def _sees(grant: Grant, one: ConnectionFacts) -> bool:
+def _sees(grant: Grant, facts: ConnectionFacts) -> bool:
     """Whether a connection is in sight of a token; of elevated ones only its own are, with the scope for it."""
-    elevation = elevation_of(one.id)
+    elevation = elevation_of(facts.id)
     if elevation is not None and (elevation.holder != grant.id or _ELEVATE.isdisjoint(grant.scopes)):
         return False
-    return grant.sees(one)
+    return grant.sees(facts)
 
 
 def is_loopback(address: str) -> bool:

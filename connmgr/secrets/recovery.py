@@ -63,9 +63,11 @@ def read_words(shares: Sequence[str]) -> RecoveryWords:
     lines = [" ".join(share.lower().split()) for share in shares]
     read = [_share(place, line) for place, line in enumerate(lines, 1)]
     # What most of them are decides, so that one stranger is found among them.
-    sets = [one.group_parameters() for one in read]
-    _refuse({place for place, one in enumerate(sets, 1) if one != max(sets, key=sets.count)}, "of another recovery key")
-    _refuse({place for place, one in enumerate(read, 1) if one in read[: place - 1]}, "there twice")
+    sets = [words.group_parameters() for words in read]
+    _refuse(
+        {place for place, words in enumerate(sets, 1) if words != max(sets, key=sets.count)}, "of another recovery key"
+    )
+    _refuse({place for place, words in enumerate(read, 1) if words in read[: place - 1]}, "there twice")
     id, threshold = _id(read[0]), read[0].member_threshold
     if read[0].group_count != 1:
         raise WrongShares("These words are shares of another program: connmgr makes no groups of shares.", shares=[])

@@ -338,9 +338,9 @@ def _systemd_creds(action: str, content: bytes) -> bytes:
         raise StartupError(f"The setting key_store is systemd-creds, which cannot be used: {reason}.") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        said = "".join(character for character in (lines or ["it said nothing"])[-1] if character.isprintable())
+        reason = "".join(character for character in (lines or ["it said nothing"])[-1] if character.isprintable())
         user = "" if os.geteuid() == 0 else " Users other than root need systemd 256 or newer."
-        raise StartupError(f"systemd-creds cannot {action} the vault's key: {said.rstrip('.')}.{user}")
+        raise StartupError(f"systemd-creds cannot {action} the vault's key: {reason.rstrip('.')}.{user}")
     return done.stdout
 
 

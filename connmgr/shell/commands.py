@@ -40,14 +40,14 @@ class Grounds:
         ``fresh`` says that the request gets a shell of its own.
         :raises connmgr.errors.ConnmgrError: it is unknown where the connection leads.
         """
-        stored = self._vault.connections.get(connection)
-        hosts = route_hosts(self._vault, self._registry, stored)
+        record = self._vault.connections.get(connection)
+        hosts = route_hosts(self._vault, self._registry, record)
         state = None
         if reads is not None:
             surroundings = None if fresh else self._shells.surroundings(connection, session)
             state = ShellState() if surroundings is None else state_of(surroundings)
-        user = stored.data.get("user") or (hosts[-1].user if hosts else None)
-        path, digest = "/".join(stored.path), Target.stored(stored).digest
+        user = record.data.get("user") or (hosts[-1].user if hosts else None)
+        path, digest = "/".join(record.path), Target.stored(record).digest
         return Ground(connection, path, digest, tuple(map(_shown, hosts)), user, state, reads or Reads())
 
 

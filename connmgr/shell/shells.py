@@ -295,9 +295,9 @@ class ShellTable:
         For the others :meth:`using` raises the reason.
         """
         running = (
-            (shell.admission, stored)
-            for stored in connections
-            if (shell := self._entries.peek(ShellRef(stored.id, session))) and shell.lease.link.first.answers(0.0)
+            (shell.admission, connection)
+            for connection in connections
+            if (shell := self._entries.peek(ShellRef(connection.id, session))) and shell.lease.link.first.answers(0.0)
         )
         return admitted_connections(running, access)
 
@@ -433,8 +433,8 @@ class ShellTable:
 
         A ``holder`` other than the owner ends only its own.
         """
-        taken = self._entries.taken(connection)
-        for name in dispensable([(one, shell) for one, entry, shell in taken if holder in (None, entry.holder)]):
+        in_use = self._entries.taken(connection)
+        for name in dispensable([(ref, shell) for ref, entry, shell in in_use if holder in (None, entry.holder)]):
             with contextlib.suppress(ShellBusy), self._entries.holding(name, timeout=0.0) as entry:
                 # Another request may have begun to use it.
                 if entry.shell is not None and entry.shell.session.idle_seconds:

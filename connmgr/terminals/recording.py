@@ -132,10 +132,10 @@ class Recordings:
         """Let the file ``name`` have ``size`` more bytes; return how many it gets, 0 if nothing may be removed."""
         with self._lock:
             files = self._files()
-            sizes = {one: taken for one, (_, taken) in files.items()} | self._running
-            holders = {one: self._holder(one) for one in sizes} | {name: holder}
-            ended = sorted((at, one) for one, (at, _) in files.items() if one not in self._running)
-            removable = [one for _, one in ended if holder is None or holders[one] == holder]
+            sizes = {file: length for file, (_, length) in files.items()} | self._running
+            holders = {file: self._holder(file) for file in sizes} | {name: holder}
+            ended = sorted((at, file) for file, (at, _) in files.items() if file not in self._running)
+            removable = [file for _, file in ended if holder is None or holders[file] == holder]
             while not self._fits(sizes, holders, holder, size):
                 if not removable:
                     return 0
@@ -150,10 +150,10 @@ class Recordings:
     def _fits(self, sizes: Mapping[str, int], holders: Mapping[str, str | None], holder: str | None, size: int) -> bool:
         if sum(sizes.values()) + size > self._total:
             return False
-        one, together = of_tokens(self._total)
-        of_holder = sum(taken for name, taken in sizes.items() if holders[name] == holder)
-        of_all = sum(taken for name, taken in sizes.items() if holders[name] is not None)
-        return holder is None or (of_holder + size <= one and of_all + size <= together)
+        of_one, together = of_tokens(self._total)
+        of_holder = sum(length for name, length in sizes.items() if holders[name] == holder)
+        of_all = sum(length for name, length in sizes.items() if holders[name] is not None)
+        return holder is None or (of_holder + size <= of_one and of_all + size <= together)
 
     def _ended(self, name: str) -> None:
         with self._lock:
@@ -161,13 +161,13 @@ class Recordings:
 
     def _files(self) -> dict[str, tuple[float, int]]:
         """Return when each file was last written, in seconds since 1970, and its bytes."""
-        found: dict[str, tuple[float, int]] = {}
+        files: dict[str, tuple[float, int]] = {}
         for path in self._directory.glob("*" + SUFFIX):
             # The user may have removed it meanwhile.
             with suppress(FileNotFoundError):
                 status = path.lstat()
-                found[path.name] = status.st_mtime, status.st_size
-        return found
+                files[path.name] = status.st_mtime, status.st_size
+        return files
 
     def _holder(self, name: str) -> str | None:
         if name not in self._holders:
@@ -438,9 +438,9 @@ def lines(path: Path, overlap: int = 0) -> Iterator[Line]:
 
 def search(recorded: Recorded, text: str) -> Iterator[Line | None]:
     """Yield the lines that contain ``text`` in any case, shortened around it; None after each other line."""
-    wanted = text.casefold()
+    needle = text.casefold()
     for line in lines(recorded.path, len(text)):
-        at = line.text.casefold().find(wanted)
+        at = line.text.casefold().find(needle)
         if at < 0:
             yield None
             continue

@@ -386,9 +386,9 @@ class Terminal:
 
     def _notify(self, subscription: _Subscription) -> None:
         with self._lock:
-            wanted = subscription in self._subscribers
+            is_subscribed = subscription in self._subscribers
             self._subscribers.discard(subscription)
-        if wanted:
+        if is_subscribed:
             subscription.subscriber()
 
     def _require_running(self) -> None:

@@ -220,15 +220,15 @@ class Terminals:
 
     def silent(self, terminals: Iterable[Terminal]) -> list[Terminal]:
         """Return those whose programs may have stopped to wait for input, and are to be looked at now."""
-        found = []
+        silent = []
         for terminal in terminals:
             if terminal.state != RUNNING:
                 continue
             if not terminal.lull.note(terminal.output.end):
                 self._note_waiting(terminal, None)
             elif terminal.lull.is_due(waits=terminal.waiting is not None):
-                found.append(terminal)
-        return found
+                silent.append(terminal)
+        return silent
 
     def look(self, silent: Iterable[Terminal]) -> None:
         """Find out which ``silent`` terminals wait for input; where a machine does not answer, nothing changes."""
@@ -239,7 +239,7 @@ class Terminals:
         for link, terminals in by_link.items():
             marks = {_MARK + terminal.origin.id: terminal for terminal in terminals}
             try:
-                seen = blocked(link.transport, link.helpers, marks, WAITING_SECONDS)
+                blocked_terminals = blocked(link.transport, link.helpers, marks, WAITING_SECONDS)
             except ConnmgrError:
                 # Such as a container without a shell, or a link that breaks now, which ends its terminals anyway.
                 continue
@@ -247,7 +247,7 @@ class Terminals:
                 end = terminal.output.end
                 with terminal.output.look() as (screen, _):
                     lines = [line.rstrip() for line in screen.grid.lines[: screen.y + 1]]
-                work = waiting_work(seen.get(mark), lines, before=terminal.waiting)
+                work = waiting_work(blocked_terminals.get(mark), lines, before=terminal.waiting)
                 if terminal.state == RUNNING and terminal.lull.note(end):
                     self._note_waiting(terminal, work)
 
@@ -330,11 +330,11 @@ class Terminals:
     def _forget(self, terminals: Iterable[Terminal]) -> None:
         for terminal in terminals:
             with self._lock:
-                found = self._terminals.pop(terminal.origin.id, None)
+                entry = self._terminals.pop(terminal.origin.id, None)
             terminal.close()
-            if found is not None:
+            if entry is not None:
                 # After its end, which the loop tells.
-                self._streams.loop.call(partial(self._tell, found, "removed"))
+                self._streams.loop.call(partial(self._tell, entry, "removed"))
 
     def _tell(self, terminal: Terminal, change: str) -> None:
         origin = terminal.origin

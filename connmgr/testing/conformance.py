@@ -92,9 +92,9 @@ class SchemaConformance:
 
 def secrets_of(kind: AnyConnectionType, loaded: Mapping[str, Any]) -> list[str]:
     """Return the secrets of loaded data, in plain."""
-    found: list[str] = []
-    map_secrets(kind.schema(), loaded, found.append)
-    return found
+    secrets: list[str] = []
+    map_secrets(kind.schema(), loaded, secrets.append)
+    return secrets
 
 
 ODD_WORDS = [
@@ -317,18 +317,18 @@ class ChannelConformance:
                 start(ENDLESS).resize(132, 43)
             return
         # The programs stay, because some clients (lxc) lose the last output of a program on a terminal.
-        told = read_until(start('stty size; echo "$TERM"; sleep 120', pty=Pty("vt220", 99, 33)), b"vt220")
-        assert told.split() == [b"33", b"99", b"vt220"]
+        printed = read_until(start('stty size; echo "$TERM"; sleep 120', pty=Pty("vt220", 99, 33)), b"vt220")
+        assert printed.split() == [b"33", b"99", b"vt220"]
         channel = start(SAYS_ITS_SIZE, pty=Pty())
         read_until(channel, b"begun")
         deadline = time.monotonic() + WAIT_SECONDS
-        told = b""
-        while b"told" not in told:
-            assert time.monotonic() < deadline, f"the program was not told its size, and wrote {told!r}"
+        printed = b""
+        while b"told" not in printed:
+            assert time.monotonic() < deadline, f"the program was not told its size, and wrote {printed!r}"
             # Again, because a client such as docker's misses a size that comes before it watches for sizes.
             channel.resize(131, 43)
             channel.resize(132, 43)
-            told += channel.recv(1)[0]
+            printed += channel.recv(1)[0]
 
     def test_output_is_read_while_input_waits(self, start: Start) -> None:
         channel = start("cat")

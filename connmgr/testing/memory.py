@@ -76,11 +76,11 @@ class MemoryChannel(Channel):
             self._changed.wait_for(lambda: out or err or self._over, max(0.0, timeout))
             if self._closed or (self._over and not (out or err)):
                 raise EOFError
-            taken = bytes(out), bytes(err)
+            output = bytes(out), bytes(err)
             out.clear()
             err.clear()
             self._changed.notify_all()
-        return taken
+        return output
 
     def sendall(self, data: bytes, timeout: float) -> None:
         deadline = time.monotonic() + timeout

@@ -142,9 +142,9 @@ class Tunnels:
         open_it = partial(open_route, self._links, via, forward, access, self._timeout, listens_far=listens_far)
         with self._lock:
             self._require_room()
-            if token is not None and sum(one.is_forward and one.token == token for one in self._entries.values()) >= (
-                TOKEN_FORWARDS
-            ):
+            if token is not None and sum(
+                entry.is_forward and entry.token == token for entry in self._entries.values()
+            ) >= (TOKEN_FORWARDS):
                 raise StreamLimit(f"The token has {TOKEN_FORWARDS} forwards open; close one of them first.")
             entry, id = _Entry(access, token, via, is_forward=True), str(uuid.uuid4())
             listen = None if listens_far else partial(self._listen, forward)
@@ -380,8 +380,8 @@ class Tunnels:
     def _stored(self, among: Iterable[str]) -> list[Connection]:
         """Return the tunnels ``among`` the vault's connections, except those that were changed outside connmgr."""
         kinds = {entry.type.name for entry in self._registry if isinstance(entry.type, TunnelType)}
-        named = set(among)
-        ids = [listed.id for listed in self._vault.connections.listed() if listed.type in kinds and listed.id in named]
+        some = set(among)
+        ids = [listed.id for listed in self._vault.connections.listed() if listed.type in kinds and listed.id in some]
         records = self._vault.connections.each(ids).values() if ids else []
         return [record for record in records if not isinstance(record, IntegrityError)]
 

@@ -161,9 +161,9 @@ class Keeper:
         unless it is unknown whether it was made.
         """
         with ExitStack() as copying:
-            change, seen = self._begun(fs, path, action, follow, why_not, undoes, copying)
+            change, before = self._begun(fs, path, action, follow, why_not, undoes, copying)
         # The content is stored, and not kept in memory for as long as the operation takes.
-        keeping = Keeping(change, replace(seen, content=None))
+        keeping = Keeping(change, replace(before, content=None))
         try:
             yield keeping
         except RequestError:
@@ -177,7 +177,7 @@ class Keeper:
         if after is None:
             with ExitStack() as copying:
                 after = look(
-                    fs, seen.path, self.limit, follow=follow, large=lambda: copying.enter_context(self.large())
+                    fs, before.path, self.limit, follow=follow, large=lambda: copying.enter_context(self.large())
                 ).state
         self.store.finish(change.id, after)
 
@@ -191,12 +191,12 @@ class Keeper:
         undoes: str | None,
         copying: ExitStack,
     ) -> tuple[FileChange, Seen]:
-        seen = look(fs, path, self.limit, follow=follow, large=lambda: copying.enter_context(self.large()))
-        reason = (why_not or {}).get(seen.state.kind) or seen.why_not
+        before = look(fs, path, self.limit, follow=follow, large=lambda: copying.enter_context(self.large()))
+        reason = (why_not or {}).get(before.state.kind) or before.why_not
         if reason is None and self.store.is_off:
             reason = "the daemon keeps no copies (max-undo)"
-        change = self._change(seen.path, action, seen.state, reason, undoes)
-        return self.store.begin(change, None if reason else seen.content), seen
+        change = self._change(before.path, action, before.state, reason, undoes)
+        return self.store.begin(change, None if reason else before.content), before
 
     def note(self, path: bytes, action: str, before: FileState, after: FileState, content: bytes | None) -> str:
         """Keep a change that was made already, with the ``content`` before it; return its id."""
@@ -292,8 +292,8 @@ class Undo:
             return (
                 "It is not known what the request made of the file: the link or the daemon ended before another look."
             )
-        others = [one for one in newer(self.known, change) if one.undoes != change.id]
-        who = next((f"{one.by or 'a client'} at {_moment(one.at)}" for one in others), "somebody else")
+        others = [other for other in newer(self.known, change) if other.undoes != change.id]
+        who = next((f"{other.by or 'a client'} at {_moment(other.at)}" for other in others), "somebody else")
         return f"Changed since by {who}: {_shown(now)} is there, not {_shown(change.after)}."
 
     def _restore(self, change: FileChange, current: Seen) -> FileChange:
@@ -359,8 +359,7 @@ class Undo:
 
     def _change_attributes(self, path: bytes, to: FileState, now: FileState) -> None:
         owner, group = (
-            None if wanted is None or wanted == there else str(wanted)
-            for wanted, there in ((to.uid, now.uid), (to.gid, now.gid))
+            None if id is None or id == there else str(id) for id, there in ((to.uid, now.uid), (to.gid, now.gid))
         )
         if to.mode is None and owner is None and group is None:
             return
@@ -369,8 +368,8 @@ class Undo:
     @contextmanager
     def _keep(self, change: FileChange, current: Seen) -> Iterator[Keeping]:
         """Keep what the undo of ``change`` replaces; raise FileChanged if that is not ``current`` any more."""
-        kept = self.keeper.keep(self.fs, change.path, "undo.restore", follow=False, undoes=change.id)
-        with kept as keeping:
+        change_back = self.keeper.keep(self.fs, change.path, "undo.restore", follow=False, undoes=change.id)
+        with change_back as keeping:
             if not keeping.seen.state.holds(current.state):
                 raise errors.FileChanged("The file was changed in this moment; it was left alone.")
             yield keeping

@@ -77,17 +77,17 @@ class Snapshots:
 
         :raises TooMuchError: they are too many, or too large together.
         """
-        found = dict(_files(fs, roots, keeper))
-        for path, state in found.items():
+        states = dict(_files(fs, roots, keeper))
+        for path, state in states.items():
             if state.kind == "file" and state.sha256 is not None and self._content(_name(keeper, state.sha256)) is None:
                 with ExitStack() as copying:
-                    seen = look(fs, path, keeper.limit, follow=False, large=_once(copying, keeper))
+                    file = look(fs, path, keeper.limit, follow=False, large=_once(copying, keeper))
                     # It may have changed since, and counts as it is now.
-                    found[path] = seen.state
-                    if seen.content is not None and seen.state.sha256 is not None:
-                        name = _name(keeper, seen.state.sha256)
-                        self._remember(name, _Content(keeper.changer.holder, seen.content))
-        return Snapshot(keeper, roots, action, found)
+                    states[path] = file.state
+                    if file.content is not None and file.state.sha256 is not None:
+                        name = _name(keeper, file.state.sha256)
+                        self._remember(name, _Content(keeper.changer.holder, file.content))
+        return Snapshot(keeper, roots, action, states)
 
     def settle(self, fs: RemoteFileSystem, snapshot: Snapshot) -> list[str]:
         """Keep what has changed since a snapshot, and return the ids of these changes.
@@ -120,19 +120,19 @@ class Snapshots:
         with self._lock:
             if name in self._contents:
                 self._contents.move_to_end(name)
-            found = self._contents.get(name)
-            return None if found is None else found.data
+            content = self._contents.get(name)
+            return None if content is None else content.data
 
     def _remember(self, name: _Name, content: _Content) -> None:
         with self._lock:
             self._contents[name] = content
-            held: Counter[str | None] = Counter()
-            for one in self._contents.values():
-                held[one.holder] += len(one.data)
-            while held.total() > ALL_BYTES:
-                most = max(held, key=lambda holder: held[holder])
-                oldest = next(name for name, one in self._contents.items() if one.holder == most)
-                held[most] -= len(self._contents.pop(oldest).data)
+            counts: Counter[str | None] = Counter()
+            for each in self._contents.values():
+                counts[each.holder] += len(each.data)
+            while counts.total() > ALL_BYTES:
+                most = max(counts, key=lambda holder: counts[holder])
+                oldest = next(name for name, each in self._contents.items() if each.holder == most)
+                counts[most] -= len(self._contents.pop(oldest).data)
 
 
 def _name(keeper: Keeper, sha256: str) -> _Name:
@@ -150,24 +150,24 @@ def _files(fs: RemoteFileSystem, roots: Sequence[bytes], keeper: Keeper) -> Iter
     for root in roots:
         # Without its content, if it is a directory.
         with ExitStack() as copying:
-            seen = replace(look(fs, root, keeper.limit, follow=False, large=_once(copying, keeper)), content=None)
-        if seen.state.kind != "directory":
-            yield seen.path, seen.state
-            number, total = number + 1, total + (seen.state.size or 0)
+            root_file = replace(look(fs, root, keeper.limit, follow=False, large=_once(copying, keeper)), content=None)
+        if root_file.state.kind != "directory":
+            yield root_file.path, root_file.state
+            number, total = number + 1, total + (root_file.state.size or 0)
             continue
-        entries = [one for one in files.list_directory(fs, seen.path, recursive=True) if one.type == "file"]
-        number, total = number + len(entries), total + sum(one.size for one in entries)
+        entries = [entry for entry in files.list_directory(fs, root_file.path, recursive=True) if entry.type == "file"]
+        number, total = number + len(entries), total + sum(entry.size for entry in entries)
         if number > MAX_FILES or total > MAX_BYTES:
             shown = root.decode(errors="replace")
             raise TooMuchError(f"below {shown} are more than {MAX_FILES} files, or {MAX_BYTES} bytes")
         sums: dict[bytes, str] = {}
-        with closing(Checksums(fs, seen.path)) as found:
-            for burst in found:
-                sums |= {one.name: one.sha256 for one in burst}
-        for one in entries:
-            modified = int(one.modified.timestamp())
-            state = FileState("file", one.size, sums.get(one.name), one.mode, one.uid, one.gid, modified)
-            yield b"/".join([seen.path.rstrip(b"/"), one.name]), state
+        with closing(Checksums(fs, root_file.path)) as checksums:
+            for burst in checksums:
+                sums |= {entry.name: entry.sha256 for entry in burst}
+        for entry in entries:
+            modified = int(entry.modified.timestamp())
+            state = FileState("file", entry.size, sums.get(entry.name), entry.mode, entry.uid, entry.gid, modified)
+            yield b"/".join([root_file.path.rstrip(b"/"), entry.name]), state
 
 
 def why_not_kept(error: Exception) -> str:

@@ -171,10 +171,10 @@ class ChangeStore:
     def finish(self, id: str, after: FileState) -> None:
         """Note the state that a change has made; one that is not stored is ignored."""
         with self._lock:
-            if (found := self._changes.get(id)) is None:
+            if (change := self._changes.get(id)) is None:
                 return
-            self._update(replace(found, after=after))
-            if found.undoes is not None and (undone := self._changes.get(found.undoes)) is not None:
+            self._update(replace(change, after=after))
+            if change.undoes is not None and (undone := self._changes.get(change.undoes)) is not None:
                 self._update(replace(undone, undone_by=id))
                 # An undo of an undo: what it had undone is there again.
                 if undone.undoes is not None and (first := self._changes.get(undone.undoes)) is not None:
@@ -183,23 +183,23 @@ class ChangeStore:
     def drop(self, id: str) -> None:
         """Forget a change that was not made."""
         with self._lock:
-            if (found := self._changes.pop(id, None)) is None:
+            if (change := self._changes.pop(id, None)) is None:
                 return
             (self._directory / f"{id}{_CHANGE}").unlink(missing_ok=True)
             # Not a look at the whole directory, which a token could have at each request that fails.
-            if found.copy is not None and all(one.copy != found.copy for one in self._changes.values()):
-                (self._directory / f"{found.copy}{_COPY}").unlink(missing_ok=True)
+            if change.copy is not None and all(other.copy != change.copy for other in self._changes.values()):
+                (self._directory / f"{change.copy}{_COPY}").unlink(missing_ok=True)
 
     def all(self) -> list[FileChange]:
         """Return all changes, the newest first."""
         with self._lock:
             self._opened()
             self._tidy()
-            return sorted(self._changes.values(), key=lambda one: one.at, reverse=True)
+            return sorted(self._changes.values(), key=lambda change: change.at, reverse=True)
 
     def get(self, id: str) -> FileChange | None:
         """Return the change ``id``, None if it is unknown."""
-        return next((one for one in self.all() if one.id == id), None)
+        return next((change for change in self.all() if change.id == id), None)
 
     def content(self, change: FileChange) -> bytes:
         """Return the content before a change that has a copy.
@@ -232,21 +232,21 @@ class ChangeStore:
         return self._box
 
     def _is_full(self, holder: str | None) -> bool:
-        one, together = of_tokens(MAX_CHANGES)
+        of_one, together = of_tokens(MAX_CHANGES)
         counts = Counter(change.holder for change in self._changes.values())
         of_all = sum(number for each, number in counts.items() if each is not None)
         if holder is None:
             return counts.total() >= MAX_CHANGES
-        return counts[holder] >= one or of_all >= together
+        return counts[holder] >= of_one or of_all >= together
 
     def _store_copy(self, box: Box, holder: str | None, content: bytes) -> str:
         sizes: Counter[str | None] = Counter()
         for change in self._changes.values():
             sizes[change.holder] += (change.before.size or 0) if change.copy else 0
-        one, together = of_tokens(self._total)
+        of_one, together = of_tokens(self._total)
         of_all = sum(size for each, size in sizes.items() if each is not None)
         fits = sizes.total() + len(content) <= self._total
-        if not fits or (holder and (sizes[holder] + len(content) > one or of_all + len(content) > together)):
+        if not fits or (holder and (sizes[holder] + len(content) > of_one or of_all + len(content) > together)):
             raise NoRoomForCopyError("the room for copies is used up (max-undo), or the token's share of it")
         name = box.digest(content).hex()
         path = self._directory / f"{name}{_COPY}"
@@ -296,7 +296,7 @@ class ChangeStore:
 
     def _sweep(self) -> None:
         """Remove the copies that no change has any more, and what a killed daemon left half written."""
-        used: Collection[str] = {f"{one.copy}{_COPY}" for one in self._changes.values() if one.copy}
+        used: Collection[str] = {f"{change.copy}{_COPY}" for change in self._changes.values() if change.copy}
         for path in self._directory.iterdir():
             if path.suffix != _CHANGE and path.name not in used:
                 path.unlink(missing_ok=True)
@@ -304,8 +304,12 @@ class ChangeStore:
 
 def newer(changes: Collection[FileChange], than: FileChange) -> Iterator[FileChange]:
     """Yield the changes of the same path that were made after ``than``, the newest first."""
-    same = [one for one in changes if (one.connection, one.path) == (than.connection, than.path) and one.at > than.at]
-    yield from sorted(same, key=lambda one: one.at, reverse=True)
+    same = [
+        change
+        for change in changes
+        if (change.connection, change.path) == (than.connection, than.path) and change.at > than.at
+    ]
+    yield from sorted(same, key=lambda change: change.at, reverse=True)
 
 
 def _dumped(change: FileChange) -> bytes:

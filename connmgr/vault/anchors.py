@@ -75,8 +75,8 @@ class Anchors:
     def all(self) -> Mapping[str, Anchor]:
         """Return the anchors by their logs; raise IntegrityError if one was changed outside of connmgr."""
         rows = sa.select(meta).where(meta.c.name.startswith(_PREFIX, autoescape=True))
-        stored = self._database.read(lambda tx: tx.execute(rows).all())
-        return {anchor.log: anchor for anchor in (self._read(row.name, row.value) for row in stored)}
+        values = self._database.read(lambda tx: tx.execute(rows).all())
+        return {anchor.log: anchor for anchor in (self._read(row.name, row.value) for row in values)}
 
     def put(self, anchor: Anchor, *, takes_over: bool = False) -> Anchor | None:
         """Store the anchor of a log in place of its last one, and return None.
@@ -90,8 +90,8 @@ class Anchors:
 
         def replace(tx: sa.Connection) -> Anchor | None:
             if not takes_over:
-                stored = tx.execute(sa.select(meta).where(meta.c.name == name)).one_or_none()
-                last = stored and self._read(stored.name, stored.value)
+                row = tx.execute(sa.select(meta).where(meta.c.name == name)).one_or_none()
+                last = row and self._read(row.name, row.value)
                 if last and last.writer != anchor.writer:
                     return last
             principal_rows.put_meta(tx, name, value)

@@ -548,12 +548,12 @@ def _bounded(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """
     deadline = time.monotonic() + ANSWER_SECONDS
     try:
-        wanted = next(steps)
+        step = next(steps)
         while True:
             # Falsy several times a second while nothing comes.
-            ready = yield wanted
+            ready = yield step
             if not ready and time.monotonic() > deadline:
                 raise TimeoutError
-            wanted = steps.send(ready)
+            step = steps.send(ready)
     except StopIteration as end:
         return end.value

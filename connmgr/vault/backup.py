@@ -325,11 +325,11 @@ def _content(path: Path) -> bytes:
 def _sizes(path: Path) -> dict[str, int]:
     """Return the sizes of the files at or below ``path``; those that are removed meanwhile are left out."""
     sizes = {}
-    for one in [path] if not path.is_dir() or path.is_symlink() else sorted(path.rglob("*")):
+    for file in [path] if not path.is_dir() or path.is_symlink() else sorted(path.rglob("*")):
         with contextlib.suppress(FileNotFoundError):
-            status = one.lstat()
+            status = file.lstat()
             if stat.S_ISREG(status.st_mode):
-                sizes[str(one.relative_to(path.parent))] = status.st_size
+                sizes[str(file.relative_to(path.parent))] = status.st_size
     return sizes
 
 

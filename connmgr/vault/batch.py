@@ -136,7 +136,7 @@ class Batches:
         token: str | None,
     ) -> Applied:
         paths = list(dict.fromkeys(batch.paths()))
-        ids, made = self._categories.ensure_within(tx, paths)
+        ids, new_categories = self._categories.ensure_within(tx, paths)
         additions = _Additions(tx, self._key, batch.additions, is_visible, token)
         added = additions.store(ids)
         moved: dict[str, Sequence[str]] = {}
@@ -150,7 +150,7 @@ class Batches:
         stale = dependents(tx, [change.id for change in batch.changes if change.content is not None])
         connection_rows.require(tx, batch.removals)
         removed = self._connections.remove_within(tx, batch.removals) if batch.removals else Removed()
-        return Applied(ids, made, added, stale, removed, moved)
+        return Applied(ids, new_categories, added, stale, removed, moved)
 
 
 def as_fields(content: Content) -> dict[str, Any]:

@@ -79,26 +79,26 @@ class Categories:
         existing = self._existing(tx, [(), *every])
         top = category_rows.load(tx, [ALL_CONNECTIONS], self._key)[ALL_CONNECTIONS]
         places = {_place(path): id for path, id in existing.items()}
-        made = {}
+        new = {}
         for path in every:
             place = _place(path)
             if place not in places:
-                places[place] = made[path] = str(uuid.uuid4())
+                places[place] = new[path] = str(uuid.uuid4())
                 above = places[place[:-1]]
-                category_rows.insert(tx, self._key, made[path], path[-1], above, (*top.path, *place))
-        return {path: places[_place(path)] for path in every}, made
+                category_rows.insert(tx, self._key, new[path], path[-1], above, (*top.path, *place))
+        return {path: places[_place(path)] for path in every}, new
 
     def _existing(self, tx: sa.Connection, paths: Iterable[Path]) -> dict[Path, str]:
         root = category_rows.load(tx, [ALL_CONNECTIONS], self._key)[ALL_CONNECTIONS].path
-        wanted = {path: SEPARATOR.join((*root, *_place(path))) for path in paths}
+        full_paths = {path: SEPARATOR.join((*root, *_place(path))) for path in paths}
         selected = sa.select(table.c.path, table.c.id)
-        stored = {
+        rows = {
             row.path: row.id
-            for some in chunks(wanted.values())
+            for some in chunks(full_paths.values())
             for row in tx.execute(selected.where(table.c.path.in_(some)))
         }
-        category_rows.load(tx, stored.values(), self._key)
-        return {path: stored[text] for path, text in wanted.items() if text in stored}
+        category_rows.load(tx, rows.values(), self._key)
+        return {path: rows[text] for path, text in full_paths.items() if text in rows}
 
     def remove(
         self, ids: Iterable[str], *, children: bool = False, contents: bool = False, token: str | None = None
@@ -114,12 +114,12 @@ class Categories:
         :raises ProtectedEntry: a root or the default category is among them.
         :raises CategoryExists: a category would move beside one of the same name; nothing was changed.
         """
-        named = dict.fromkeys(ids)
+        by_id = dict.fromkeys(ids)
 
         def work(tx: sa.Connection) -> Removed:
-            going = category_rows.stored(tx, closure(tx, named, table, "id", "parent") if children else named)
+            going = category_rows.stored(tx, closure(tx, by_id, table, "id", "parent") if children else by_id)
             # The place of a changed category is unknown, so it is removed only if the caller names it.
-            for some in chunks(id for id in going if id not in named):
+            for some in chunks(id for id in going if id not in by_id):
                 category_rows.verify(tx, self._key, table.c.id.in_(some))
             for category in (ALL_CONNECTIONS, DEFAULT):
                 if category in going:
@@ -174,8 +174,8 @@ def _move_up(tx: sa.Connection, going: Mapping[str, Row], key: VaultKey) -> None
 
 def _move(tx: sa.Connection, child: Category, to: Category, key: VaultKey) -> None:
     path = (*to.path, child.path[-1])
-    taken = sa.select(table.c.id).where(table.c.parent == to.id, table.c.segment == child.path[-1])
-    if tx.scalar(taken) is not None:
+    rivals = sa.select(table.c.id).where(table.c.parent == to.id, table.c.segment == child.path[-1])
+    if tx.scalar(rivals) is not None:
         raise CategoryExists(
             f"{SEPARATOR.join(child.path)} cannot move up: there is a category {SEPARATOR.join(path)} already. "
             "Move the connections of one of the two into the other, and remove it first."

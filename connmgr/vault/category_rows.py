@@ -79,11 +79,13 @@ def stored(tx: sa.Connection, ids: Iterable[str], selected: sa.Select[Any] = _AU
 
     :raises UnknownCategory: for the first that does not exist.
     """
-    wanted = dict.fromkeys(ids)
+    unique_ids = dict.fromkeys(ids)
     rows: dict[str, Row] = {
-        row["id"]: row for some in chunks(wanted) for row in tx.execute(selected.where(table.c.id.in_(some))).mappings()
+        row["id"]: row
+        for some in chunks(unique_ids)
+        for row in tx.execute(selected.where(table.c.id.in_(some))).mappings()
     }
-    for id in wanted:
+    for id in unique_ids:
         if id not in rows:
             raise UnknownCategory(id)
     return rows

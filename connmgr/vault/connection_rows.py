@@ -166,12 +166,12 @@ def placing(kind: AnyConnectionType, data: Mapping[str, Any]) -> Placing:
     """Return the placing of a connection with ``data``, in which references are in the clients' form."""
     if not isinstance(kind, Wrapper | Tunnel) or not kind.via:
         return Placing()
-    named = data.get(kind.via)
+    parent = data.get(kind.via)
     if isinstance(kind, Wrapper):
-        return Placing(named)
+        return Placing(parent)
     # A connection on the local machine needs no path before its name.
-    id = named.get("storeId") if isinstance(named, Mapping) else named
-    return Placing(None if isinstance(id, str) and id.lower() == LOCAL else named, kind.folder)
+    id = parent.get("storeId") if isinstance(parent, Mapping) else parent
+    return Placing(None if isinstance(id, str) and id.lower() == LOCAL else parent, kind.folder)
 
 
 def marked(cache: str, token: str | None) -> str:
@@ -349,9 +349,9 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> tuple[dict[str, list[str]],
 
 
 def _by_id(tx: sa.Connection, ids: Iterable[str], statement: sa.Select[Any]) -> dict[str, Row]:
-    wanted = dict.fromkeys(ids)
-    rows = _existing(tx, wanted, statement)
-    for id in wanted:
+    unique_ids = dict.fromkeys(ids)
+    rows = _existing(tx, unique_ids, statement)
+    for id in unique_ids:
         if id not in rows:
             raise UnknownConnection(id)
     return rows

@@ -106,15 +106,15 @@ class Connections:
         """
         connections: dict[str, Connection | IntegrityError] = {**self.temporary.those_of(ids)}
         connections |= dict(self._each_elevated(ids))
-        before, seen = self._seen, dict[str, tuple[Row, Connection]]()
+        before, current = self._seen, dict[str, tuple[Row, Connection]]()
         for id, row in self._database.read(lambda tx: connection_rows.existing(tx, ids)).items():
             try:
                 same = id in before and before[id][0] == row
-                seen[id] = before[id] if same else (row, self._load(row))
-                connections[id] = seen[id][1]
+                current[id] = before[id] if same else (row, self._load(row))
+                connections[id] = current[id][1]
             except IntegrityError as error:
                 connections[id] = error
-        self._seen = seen
+        self._seen = current
         return connections
 
     def carriers_of(self, targets: Iterable[str], bound: str | None) -> dict[str, Connection]:
@@ -131,7 +131,7 @@ class Connections:
 
         def work(tx: sa.Connection) -> dict[str, Row]:
             # Only an elevated connection runs over a temporary one.
-            temporary = {id: _as_row(one) for id, one in self.temporary.those_of(direct).items()}
+            temporary = {id: _as_row(connection) for id, connection in self.temporary.those_of(direct).items()}
             rows = dependencies.load(tx, self._key, direct - temporary.keys()) | temporary
             if bound is not None and bound != dependencies.digest(rows[id] for id in direct):
                 raise IntegrityError(
@@ -274,12 +274,12 @@ class Connections:
         :raises UnknownConnection: one does not exist.
         :raises InvalidRequest: one would have too many labels.
         """
-        named = list(dict.fromkeys(ids))
+        unique_ids = list(dict.fromkeys(ids))
 
         def work(tx: sa.Connection) -> list[str]:
             changed = []
-            rows = connection_rows.by_id(tx, named)
-            for row in (rows[id] for id in named):
+            rows = connection_rows.by_id(tx, unique_ids)
+            for row in (rows[id] for id in unique_ids):
                 before = json.loads(_checked(self._key, row)["labels"])
                 after = {name: value for name, value in {**before, **given}.items() if name not in removed}
                 if len(after) > MAX_LABELS:
@@ -299,15 +299,15 @@ class Connections:
         :raises UnknownConnection: one does not exist; nothing was removed.
         :raises ProtectedEntry: the local machine is among them.
         """
-        named = list(ids)
-        temporary = self.temporary.those_of(named)
-        stored = [id for id in named if id not in temporary]
+        all_ids = list(ids)
+        temporary = self.temporary.those_of(all_ids)
+        in_database = [id for id in all_ids if id not in temporary]
 
         def work(tx: sa.Connection) -> Removed:
-            connection_rows.require(tx, stored)
-            return self.remove_within(tx, stored)
+            connection_rows.require(tx, in_database)
+            return self.remove_within(tx, in_database)
 
-        removed = self._database.write(work, erases=True) if stored else Removed()
+        removed = self._database.write(work, erases=True) if in_database else Removed()
         self.temporary.remove(temporary)
         return replace(removed, connections=[*removed.connections, *temporary])
 
@@ -363,8 +363,8 @@ class Connections:
         """
         with self._touching:
             at = time.monotonic()
-            stored = (id for id in map(base_of, ids) if self.temporary.get(id) is None)
-            due = [id for id in stored if at - self._touched.get(id, -TOUCH_SECONDS) >= TOUCH_SECONDS]
+            in_database = (id for id in map(base_of, ids) if self.temporary.get(id) is None)
+            due = [id for id in in_database if at - self._touched.get(id, -TOUCH_SECONDS) >= TOUCH_SECONDS]
             if not due:
                 return
             self._touched = {id: used for id, used in self._touched.items() if at - used < TOUCH_SECONDS}
@@ -433,8 +433,8 @@ class Connections:
         password = self.sudo_passwords.given(elevation.id, bound)
         # A temporary one may lead anywhere: no stored password goes there.
         if password is None and self.temporary.get(base.id) is None:
-            stored = self.sudo_passwords.stored(base.id, base.category)
-            password = None if stored is None else stored.sealed
+            stored_password = self.sudo_passwords.stored(base.id, base.category)
+            password = None if stored_password is None else stored_password.sealed
         return derived(elevation, base, bound, password)
 
     def _each_elevated(self, ids: Iterable[str]) -> Iterator[tuple[str, Connection | IntegrityError]]:

@@ -133,14 +133,16 @@ def targets_of(tx: sa.Connection, ids: Iterable[str]) -> dict[str, list[str]]:
 
 def _in_order(ids: Iterable[str], over: Mapping[str, list[str]]) -> list[str]:
     """Return ``ids``, each after those of them that it runs over."""
-    wanted, ordered = set(ids), dict[str, None]()
+    unordered, ordered = set(ids), dict[str, None]()
     # Iterative, because a chain may be longer than Python's stack.
-    for start in wanted:
+    for start in unordered:
         pending = [(start, iter(over[start]))]
         entered = {start}
         while pending:
             id, targets = pending[-1]
-            further = next((target for target in targets if target in wanted - entered and target not in ordered), None)
+            further = next(
+                (target for target in targets if target in unordered - entered and target not in ordered), None
+            )
             if further is None:
                 ordered.setdefault(id)
                 pending.pop()

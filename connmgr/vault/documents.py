@@ -92,8 +92,8 @@ class Documents:
 
     def codes(self, ids: Iterable[str]) -> dict[str, bytes]:
         """Return the codes of the existing documents among ``ids``; a changed document has a different code."""
-        wanted = sa.select(table.c.id, table.c.mac).where(table.c.kind == self._kind, table.c.id.in_(list(ids)))
-        return {row.id: row.mac for row in self._database.read(lambda tx: tx.execute(wanted).all())}
+        query = sa.select(table.c.id, table.c.mac).where(table.c.kind == self._kind, table.c.id.in_(list(ids)))
+        return {row.id: row.mac for row in self._database.read(lambda tx: tx.execute(query).all())}
 
     def change(self, id: str, change: Callable[[Document], Document | None]) -> Document | None:
         """Replace the document ``id`` by the result of ``change``, and return it; None removes it.
@@ -132,8 +132,13 @@ class Documents:
         row = tx.execute(statement, {"kind": self._kind, **by}).mappings().one_or_none()
         return None if row is None else self._document(tx, row)
 
-    def _row(self, one: Document) -> dict[str, Any]:
-        row = {**vars(one), "kind": self._kind, "body": canonical(one.body), "counts": canonical(one.counts)}
+    def _row(self, document: Document) -> dict[str, Any]:
+        row = {
+            **vars(document),
+            "kind": self._kind,
+            "body": canonical(document.body),
+            "counts": canonical(document.counts),
+        }
         return row | {"mac": _mac(row, self._key)}
 
     def _document(self, tx: sa.Connection | None, row: Row) -> Document:
@@ -163,9 +168,9 @@ def faults(tx: sa.Connection, key: VaultKey) -> list[str]:
     return [_changed(row).message for row in tx.execute(sa.select(table)).mappings() if not _intact(row, key)]
 
 
-def counted(one: Document, **counts: Any) -> Document:
-    """Return ``one`` with other counts."""
-    return replace(one, counts={**one.counts, **counts})
+def counted(document: Document, **counts: Any) -> Document:
+    """Return ``document`` with other counts."""
+    return replace(document, counts={**document.counts, **counts})
 
 
 def _counts(text: object) -> Mapping[str, Any]:

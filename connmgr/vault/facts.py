@@ -59,14 +59,14 @@ class StoredFacts:
         """Return the facts of those of ``connections`` whose facts were ever gathered."""
 
         def work(tx: sa.Connection) -> dict[str, KnownFacts]:
-            found: dict[str, KnownFacts] = {}
+            facts: dict[str, KnownFacts] = {}
             for some in chunks(dict.fromkeys(connections)):
                 for row in tx.execute(sa.select(table).where(table.c.connection.in_(some))).mappings():
-                    before = found.get(row["connection"], KnownFacts({}, {}))
-                    found[row["connection"]] = KnownFacts(
+                    before = facts.get(row["connection"], KnownFacts({}, {}))
+                    facts[row["connection"]] = KnownFacts(
                         {**before.values, **self._verified(tx, row)}, {**before.gathered, row["part"]: row["gathered"]}
                     )
-            return found
+            return facts
 
         return self._database.read(work)
 

@@ -94,8 +94,8 @@ def rotate(database: Database, store: KeyStore) -> None:
 
 
 def _rekey(tx: sa.Connection, old: VaultKey, new: VaultKey) -> None:
-    stored = tx.scalar(sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER))
-    if stored is None or not old.matches(stored):
+    verifier = tx.scalar(sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER))
+    if verifier is None or not old.matches(verifier):
         raise VaultUnavailable("Another daemon has rotated the vault's key: get the new key from there.")
     upgrade(tx, old)
     principals = principal_rows.load(tx, old)

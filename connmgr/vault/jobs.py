@@ -107,11 +107,11 @@ class StoredJobs:
                 (own, of_all_tokens, most, "vault"),
             )
             for mine, theirs, limit, of in shares:
-                one, together = of_tokens(limit)
-                if mine + starting >= one or theirs + starting >= together:
+                of_one, together = of_tokens(limit)
+                if mine + starting >= of_one or theirs + starting >= together:
                     raise JobLimit(
-                        f"A token may have {one} of the {limit} jobs under way on a {of}, and all tokens {together}: "
-                        "wait for one to end, or kill one."
+                        f"A token may have {of_one} of the {limit} jobs under way on a {of}, and all tokens "
+                        f"{together}: wait for one to end, or kill one."
                     )
         return min(most_of_connection - there, most - all)
 
@@ -126,9 +126,9 @@ class StoredJobs:
             connection_rows.require(tx, [row["connection"]])
             if job.key is not None:
                 own = [table.c[name] == row[name] for name in ("connection", "elevation", "key")]
-                found = tx.execute(sa.select(table).where(*own)).mappings().one_or_none()
-                if found is not None:
-                    return _stored(found)
+                same_key = tx.execute(sa.select(table).where(*own)).mappings().one_or_none()
+                if same_key is not None:
+                    return _stored(same_key)
             tx.execute(_INSERT, row)
             return job
 
@@ -143,8 +143,8 @@ class StoredJobs:
 
     def set_state(self, id: str, state: str, exit_code: int | None = None) -> bool:
         """Record a job's state, unless its end is recorded already; return whether it was recorded."""
-        seen = {"job": id, "now": state, "code": exit_code, "at": now() if state in ENDED else None}
-        return self._database.write(lambda tx: tx.execute(_SET_STATE, seen).rowcount > 0)
+        values = {"job": id, "now": state, "code": exit_code, "at": now() if state in ENDED else None}
+        return self._database.write(lambda tx: tx.execute(_SET_STATE, values).rowcount > 0)
 
     def find(self, filter: JobFilter) -> list[StoredJob]:
         """Return the jobs that match ``filter``, oldest first."""
@@ -160,8 +160,8 @@ class StoredJobs:
             conditions.append(table.c.created >= filter.created_after)
         if filter.created_before is not None:
             conditions.append(table.c.created <= filter.created_before)
-        wanted = sa.select(table).where(*conditions).order_by(table.c.created, table.c.id)
-        return [_stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+        query = sa.select(table).where(*conditions).order_by(table.c.created, table.c.id)
+        return [_stored(row) for row in self._database.read(lambda tx: tx.execute(query).mappings().all())]
 
     def known(self, ids: Iterable[str]) -> set[str]:
         """Return the ids among ``ids`` that are jobs of the vault, of any connection."""

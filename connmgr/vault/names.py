@@ -131,7 +131,9 @@ def compile_pattern(pattern: str, *, below_root: bool = False) -> list[Alternati
     if pattern in ("*", "**"):
         return None
     alternatives = compile_exact_pattern(fold(pattern))
-    return alternatives if not below_root else [one for each in alternatives for one in beneath_root(each)]
+    return (
+        alternatives if not below_root else [alternative for each in alternatives for alternative in beneath_root(each)]
+    )
 
 
 def compile_exact_pattern(pattern: str) -> list[Alternative]:
@@ -142,7 +144,9 @@ def compile_exact_pattern(pattern: str) -> list[Alternative]:
     if len(pattern) > MAX_CHARACTERS:
         raise InvalidRequest(f"The filter is too long: at most {MAX_CHARACTERS} characters.")
     expanded = map(_merged, _limited(_Parser(pattern).text()))
-    return list(dict.fromkeys(_limited(shorter for one in expanded for shorter in _without_segments(one))))
+    return list(
+        dict.fromkeys(_limited(shorter for alternative in expanded for shorter in _without_segments(alternative)))
+    )
 
 
 def beneath_root(alternative: Alternative) -> tuple[Alternative, Alternative]:

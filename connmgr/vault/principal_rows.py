@@ -36,12 +36,12 @@ def load(tx: sa.Connection, key: VaultKey, format: int = FORMAT) -> dict[str, Pr
     :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
     """
     rows = tx.execute(_ALL).all()
-    stored = rows[0].mac_of_all if rows else b""
+    mac_of_all = rows[0].mac_of_all if rows else b""
     try:
         principals = {row.name: _principal(row) for row in rows}
         macs = _macs(key, principals)
         authentic = all(hmac.compare_digest(row.mac, macs[row.name]) for row in rows)
-        authentic &= hmac.compare_digest(stored, _mac_of_all(key, macs, format)) and VAULT in principals
+        authentic &= hmac.compare_digest(mac_of_all, _mac_of_all(key, macs, format)) and VAULT in principals
     except (AttributeError, TypeError, ValueError, struct.error) as error:
         # SQLite keeps values of any type in any column.
         raise IntegrityError(DAMAGED) from error

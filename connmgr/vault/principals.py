@@ -364,11 +364,11 @@ class Principals:
             resealed = [id for id in lost if self._reseal(tx, id, anew)]
             lost = [id for id in lost if id not in resealed]
             readable, alone = _documents_sealed_to(tx, SUDO_PASSWORD, user, by_name, key)
-            kept = [of for of in alone if self._reseal_document(tx, SUDO_PASSWORD, of, anew)]
+            passwords = [of for of in alone if self._reseal_document(tx, SUDO_PASSWORD, of, anew)]
             _, signers = _documents_sealed_to(tx, SIGNER, user, by_name, key)
             lost_signers = [name for name in signers if not self._reseal_document(tx, SIGNER, name, anew)]
             # A recovery key can still open what the user could, so that not even force may throw it away.
-            ways = [one for one in self._recoveries.all_within(tx) if opens(one, user)]
+            ways = [recovery for recovery in self._recoveries.all_within(tx) if opens(recovery, user)]
             if lost_signers and (ways or not force):
                 raise LastPrincipal(
                     f"Only {name} can open the keys of the signers {', '.join(lost_signers)}. Unlock {name}, or give "
@@ -376,12 +376,12 @@ class Principals:
                     + (f"; a recovery key of {name} can set another one." if ways else "; with force they are lost."),
                     connections=[],
                 )
-            lost = _connections_in(tx, [*lost, *(of for of in alone if of not in kept)])
-            resealed = [id for id in _connections_in(tx, [*resealed, *kept]) if id not in lost]
+            lost = _connections_in(tx, [*lost, *(of for of in alone if of not in passwords)])
+            resealed = [id for id in _connections_in(tx, [*resealed, *passwords]) if id not in lost]
             affected = _connections_in(tx, [*affected, *readable])
             if lost and (ways or not force):
                 raise _would_lose(tx, lost, name, ways)
-            self._recoveries.remove_within(tx, [one.id for one in ways])
+            self._recoveries.remove_within(tx, [recovery.id for recovery in ways])
             principal_rows.replace(tx, self._key, by_name)
             return RemovedUser(affected, resealed, heir.name if resealed else None, lost)
 
@@ -410,7 +410,7 @@ class Principals:
         """Like :meth:`_reseal`, for a document: a signer, or the password for sudo of a connection or category."""
         try:
             self._holding[kind].change_within(
-                tx, of, lambda one: dataclasses.replace(one, body=_with_secrets_replaced(one.body, anew))
+                tx, of, lambda document: dataclasses.replace(document, body=_with_secrets_replaced(document.body, anew))
             )
         except (SecretLocked, IntegrityError):
             return False
@@ -462,12 +462,12 @@ def _would_lose(tx: sa.Connection, lost: Sequence[str], name: str, ways: Sequenc
     only = f"Only {name} can open secrets of {number}: {', '.join(paths)}{more}."
     anew = f"Unlock {name}, or give the passphrase of {name}, so that they are sealed anew"
     if ways:
-        ids = ", ".join(one.key for one in ways)
+        ids = ", ".join(recovery.key for recovery in ways)
         return LastPrincipal(
             f"{only} {anew}. If it was lost, recovery key {ids} sets a new one: `connmgr vault recovery use`. Nothing "
             "is lost as long as that key is there; `connmgr vault recovery revoke` gives it up.",
             connections=list(lost),
-            recoveries=[one.key for one in ways],
+            recoveries=[recovery.key for recovery in ways],
         )
     return LastPrincipal(f"{only} {anew}; with force they are lost.", connections=list(lost))
 

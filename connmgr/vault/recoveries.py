@@ -56,7 +56,7 @@ class Recoveries:
 
     def used_for(self, user: str) -> list[StoredRecovery]:
         """Return the recovery keys of ``user`` that have set a passphrase."""
-        return [one for one in self.all() if one.user == user and one.used is not None]
+        return [recovery for recovery in self.all() if recovery.user == user and recovery.used is not None]
 
     def create(self, user: str, passphrase: str, *, shares: int, threshold: int, guesser: Guesser) -> RecoveryWords:
         """Make a recovery key for ``user``, and return its words, which nothing keeps.
@@ -118,7 +118,7 @@ class Recoveries:
 
         def note(tx: sa.Connection) -> None:
             # A key that was revoked meanwhile is not there any more.
-            if not any(one.id == document.id for one in self._documents.all_within(tx)):
+            if not any(other.id == document.id for other in self._documents.all_within(tx)):
                 raise _foreign(document.key)
             self._documents.change_within(tx, document.key, lambda _: used)
 
@@ -136,8 +136,8 @@ class Recoveries:
             raise _foreign(words.id)
         return document, user, private
 
-    def _remove(self, one: Document) -> None:
-        self._database.write(lambda tx: self._documents.remove_within(tx, [one.id]), erases=True)
+    def _remove(self, document: Document) -> None:
+        self._database.write(lambda tx: self._documents.remove_within(tx, [document.id]), erases=True)
 
     def _one(self, id: str) -> Document:
         document = self._documents.by_key(id)

@@ -357,8 +357,8 @@ def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:
     It is None for an empty database. The caller excludes other writers.
     :raises StartupError: as :func:`look`.
     """
-    stored = look(connection)
-    if stored.revision == to:
+    content = look(connection)
+    if content.revision == to:
         # The usual start. Two daemons that start at once on PostgreSQL come here one after the other, by the lock of
         # every writing transaction: the second finds the first one's upgrade complete, for it was one transaction.
         return to
@@ -373,7 +373,7 @@ def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:
     environment = EnvironmentContext(Config(), scripts, fn=lambda revision, _: steps(to, revision))
     environment.configure(connection=connection, version_table=VERSION_TABLE, transactional_ddl=True)
     environment.run_migrations()
-    return stored.revision
+    return content.revision
 
 
 def canonical(value: Any) -> str:

@@ -109,12 +109,12 @@ class ConnectionQuery:
         """Return the matching connections with the parts of their names; raise as :meth:`run`."""
         path, id = connection_table.c.path, connection_table.c.id
         order: sa.ColumnElement[str] = path
-        found = _given(self._conditions(tx, key))
+        query = _given(self._conditions(tx, key))
         if tx.dialect.name == "postgresql":
             order = path.collate("C")
-            found += [] if tx.scalar(_ANY_LONG) else [sa.not_(_LONG)]
+            query += [] if tx.scalar(_ANY_LONG) else [sa.not_(_LONG)]
         columns = (id, path, connection_table.c.category, connection_table.c.type)
-        selected = sa.select(*columns).where(*found).order_by(order, id)
+        selected = sa.select(*columns).where(*query).order_by(order, id)
         return [Listed(id, tuple(path.split(SEPARATOR)), *more) for id, path, *more in tx.execute(selected)]
 
     def _conditions(self, tx: sa.Connection, key: VaultKey) -> list[sa.ColumnElement[bool] | None]:
@@ -126,21 +126,21 @@ class ConnectionQuery:
         :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
         """
         check_key(tx, key)
-        found = [self._paths.condition(tx), self._names.condition(tx, key)]
+        clauses = [self._paths.condition(tx), self._names.condition(tx, key)]
         in_categories = self._categories.condition(tx)
         ids = sa.select(category_table.c.id)
         # A condition that excludes nothing is omitted: testing every connection would cost more than the search.
         if in_categories is not None and tx.scalar(ids.where(sa.not_(in_categories)).limit(1)) is not None:
             categories = category_rows.verify(tx, key, in_categories)
-            found.append(_among(tx, _scanned(tx, connection_table.c.category), categories))
+            clauses.append(_among(tx, _scanned(tx, connection_table.c.category), categories))
         if self._types is not None:
             types, matches = _types(tx), names.Matcher(self._types)
             matching = [type for type in types if matches(fold(type))]
             if matching != types:
-                found.append(_scanned(tx, connection_table.c.type).in_(matching))
+                clauses.append(_scanned(tx, connection_table.c.type).in_(matching))
         if self._where is not None:
-            found.append(conditions.sql(self._where, tx, key, partial(_among, tx)))
-        return found
+            clauses.append(conditions.sql(self._where, tx, key, partial(_among, tx)))
+        return clauses
 
 
 class PathFilter:
@@ -191,8 +191,8 @@ def _on_path(tx: sa.Connection, table: sa.Table, alternatives: Iterable[names.Al
     some = list(alternatives)
     path, depth = table.c.path, table.c.depth
     if tx.dialect.name == "postgresql":
-        possible = (one for one in some if not is_impossible(one))
-        return sa.or_(sa.false(), *(_liked(path.collate("C"), depth, one) for one in possible))
+        possible = (alternative for alternative in some if not is_impossible(alternative))
+        return sa.or_(sa.false(), *(_liked(path.collate("C"), depth, alternative) for alternative in possible))
     deepest = tx.scalar(sa.select(sa.func.max(depth))) if any(map(is_mixed, some)) else None
     every = chain.from_iterable(globs_of(alternative, deepest or 0) for alternative in some)
     globs = set(islice(every, MAX_GLOBS + 1))
@@ -404,7 +404,7 @@ def _shared_out(count: int, among: int) -> Iterator[list[int]]:
     """Yield every way to split ``count`` into ``among`` numbers."""
     for bars in combinations(range(count + among - 1), among - 1):
         edges = (-1, *bars, count + among - 1)
-        yield [right - left - 1 for left, right in pairwise(edges)]
+        yield [end - start - 1 for start, end in pairwise(edges)]
 
 
 def _glob(alternative: Alternative, separators_across: list[int]) -> str:

@@ -103,9 +103,9 @@ class TemporaryConnections:
                 raise TemporaryLimit(f"There are {MAX_TEMPORARY:,} temporary connections: stop shells of some first.")
             if (why := refused(MAX_TEMPORARY, share, [entry.share for entry in alive.values()])) is not None:
                 raise TemporaryLimit(f"Of {MAX_TEMPORARY:,} temporary connections {why}: stop shells of some first.")
-            made = _made(name, type, data)
-            self._by_id = {**alive, made.id: _Temporary(made, fingerprint, _soon(), share)}
-            return made.id, True
+            connection = _made(name, type, data)
+            self._by_id = {**alive, connection.id: _Temporary(connection, fingerprint, _soon(), share)}
+            return connection.id, True
 
     @property
     def ids(self) -> list[str]:
@@ -122,7 +122,7 @@ class TemporaryConnections:
 
     def those_of(self, ids: Iterable[str]) -> dict[str, Connection]:
         """Return the connections among ``ids`` that are kept."""
-        return {id: one for id in ids if (one := self.get(id)) is not None} if self._by_id else {}
+        return {id: connection for id in ids if (connection := self.get(id)) is not None} if self._by_id else {}
 
     def set_state(self, id: str, state: Mapping[str, Any]) -> None:
         """Store the state of a connection, if it is still kept."""
@@ -228,7 +228,7 @@ class SudoPasswords:
         elif before is None:
             self._documents.add(Document(key=of, body={"sealed": dict(sealed)}))
         else:
-            self._documents.change(before.id, lambda one: replace(one, body={"sealed": dict(sealed)}))
+            self._documents.change(before.id, lambda document: replace(document, body={"sealed": dict(sealed)}))
 
     def stored(self, connection: str | None, category: str) -> SudoPassword | None:
         """Return the password of ``connection``, or else of the nearest category, from ``category`` upwards."""
@@ -247,12 +247,14 @@ class SudoPasswords:
 
         Each is the one that :meth:`stored` returns; connections without one are left out.
         """
-        stored = {document.key: document.body["sealed"] for document in self._documents.all_within(tx)}
-        if not stored:
+        sealed_by_holder = {document.key: document.body["sealed"] for document in self._documents.all_within(tx)}
+        if not sealed_by_holder:
             return {}
         above = {category: self._upwards_within(tx, category) for category in set(connections.values())}
-        places = {id: [of for of in (id, *above[category]) if of in stored] for id, category in connections.items()}
-        return {id: stored[nearest[0]] for id, nearest in places.items() if nearest}
+        places = {
+            id: [of for of in (id, *above[category]) if of in sealed_by_holder] for id, category in connections.items()
+        }
+        return {id: sealed_by_holder[nearest[0]] for id, nearest in places.items() if nearest}
 
     def give(
         self, id: str, sealed: Mapping[str, Any], digest: str, *, same: Callable[[Mapping[str, Any]], bool]
@@ -271,7 +273,7 @@ class SudoPasswords:
             unused = [other for other, each in self._given.items() if each.until is not None]
             if entry is None and len(self._given) >= MAX_GIVEN and unused:
                 holders = Counter(map(_holder_of, unused))
-                del self._given[next(one for one in unused if holders[_holder_of(one)] == max(holders.values()))]
+                del self._given[next(key for key in unused if holders[_holder_of(key)] == max(holders.values()))]
             self._given[id] = _SudoPasswordInMemory(
                 sealed, digest, None if id in self._used else time.monotonic() + UNUSED_SECONDS
             )

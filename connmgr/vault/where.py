@@ -69,16 +69,16 @@ class Comparison:
     @cached_property
     def holds(self) -> Callable[[Value], bool]:
         """Whether a value fulfils it; that of an operator and its opposite is the same."""
-        operator, wanted = self.operator.lstrip("!"), self.value
+        operator, operand = self.operator.lstrip("!"), self.value
         if not operator:
             return lambda _: True
         if operator == "=":
-            return lambda value: str(value) == wanted
+            return lambda value: str(value) == operand
         if operator == "~":
-            alternatives = compile_pattern(wanted)
+            alternatives = compile_pattern(operand)
             matches = Matcher(alternatives) if alternatives is not None else lambda _: True
             return lambda value: matches(names.fold(str(value)))
-        return _ordered(operator, wanted)
+        return _ordered(operator, operand)
 
     def needles(self) -> list[str]:
         """Return texts, one of which is in the JSON of every object that may fulfil the comparison."""
@@ -119,14 +119,14 @@ def parse(text: str) -> Condition | None:
     return _Parser(text).whole() if text.strip() else None
 
 
-def holds(condition: Condition, labels: Mapping[str, Value], found: Mapping[str, Value]) -> bool:
+def holds(condition: Condition, labels: Mapping[str, Value], known_facts: Mapping[str, Value]) -> bool:
     """Whether a connection with these labels, and facts about its machine, fulfils a condition."""
     if isinstance(condition, Comparison):
-        value = (found if condition.is_fact else labels).get(condition.name)
+        value = (known_facts if condition.is_fact else labels).get(condition.name)
         return (value is not None and condition.holds(value)) != condition.operator.startswith("!")
     if isinstance(condition, Not):
-        return not holds(condition.inner, labels, found)
-    parts = (holds(part, labels, found) for part in condition.parts)
+        return not holds(condition.inner, labels, known_facts)
+    parts = (holds(part, labels, known_facts) for part in condition.parts)
     return all(parts) if isinstance(condition, All) else any(parts)
 
 
@@ -139,31 +139,31 @@ def sql(condition: Condition, tx: sa.Connection, key: VaultKey, among: Among) ->
     if isinstance(condition, Not):
         return sa.not_(sql(condition.inner, tx, key, among))
     if isinstance(condition, Comparison):
-        found = _by_facts(condition, tx, key, among) if condition.is_fact else _by_labels(condition, tx, among)
-        return sa.not_(found) if condition.operator.startswith("!") else found
+        clause = _by_facts(condition, tx, key, among) if condition.is_fact else _by_labels(condition, tx, among)
+        return sa.not_(clause) if condition.operator.startswith("!") else clause
     parts = [sql(part, tx, key, among) for part in condition.parts]
     return sa.and_(*parts) if isinstance(condition, All) else sa.or_(*parts)
 
 
-def _by_labels(one: Comparison, tx: sa.Connection, among: Among) -> sa.ColumnElement[bool]:
-    [*needles] = one.needles()
+def _by_labels(comparison: Comparison, tx: sa.Connection, among: Among) -> sa.ColumnElement[bool]:
+    [*needles] = comparison.needles()
     has = _has(tx, table.c.labels, needles)
-    if one.operator.lstrip("!") in ("", "="):
+    if comparison.operator.lstrip("!") in ("", "="):
         return has
-    value = _label_value(tx, one.name)
+    value = _label_value(tx, comparison.name)
     different = tx.scalars(sa.select(value).where(has).distinct())
-    return sa.and_(has, among(value, [text for text in different if _fulfils(one, text)]))
+    return sa.and_(has, among(value, [text for text in different if _fulfils(comparison, text)]))
 
 
-def _by_facts(one: Comparison, tx: sa.Connection, key: VaultKey, among: Among) -> sa.ColumnElement[bool]:
-    part = facts.part_of(one.name)
-    has = _has(tx, fact_table.c.body, one.needles())
+def _by_facts(comparison: Comparison, tx: sa.Connection, key: VaultKey, among: Among) -> sa.ColumnElement[bool]:
+    part = facts.part_of(comparison.name)
+    has = _has(tx, fact_table.c.body, comparison.needles())
     statement = sa.select(fact_table).where(fact_table.c.part == part, has)
     ids = []
     with tx.execute(statement, execution_options={"yield_per": 1000}) as rows:
         for row in rows.mappings():
-            found = facts.verified(row, key)
-            if one.name in found and one.holds(found[one.name]):
+            values = facts.verified(row, key)
+            if comparison.name in values and comparison.holds(values[comparison.name]):
                 ids.append(row["connection"])
     return among(table.c.id, ids)
 
@@ -182,9 +182,9 @@ def _label_value(tx: sa.Connection, name: str) -> sa.ColumnElement[str]:
     return value
 
 
-def _fulfils(one: Comparison, text: str) -> bool:
+def _fulfils(comparison: Comparison, text: str) -> bool:
     try:
-        return one.holds(json.loads(f'"{text}"'))
+        return comparison.holds(json.loads(f'"{text}"'))
     except (ValueError, TypeError):
         # Changed outside of connmgr: the connection is refused as soon as it is read.
         return False
@@ -199,11 +199,11 @@ def _has(tx: sa.Connection, column: sa.ColumnElement[str], needles: list[str]) -
     return sa.or_(*(_position(tx, column, needle) > 0 for needle in needles))
 
 
-def _ordered(operator: str, wanted: str) -> Callable[[Value], bool]:
-    number = re.fullmatch(r"(\d+)([KMGT])", wanted)
+def _ordered(operator: str, operand: str) -> Callable[[Value], bool]:
+    number = re.fullmatch(r"(\d+)([KMGT])", operand)
     size = int(number[1]) * UNITS[number[2]] if number else None
-    has_epoch = _EPOCH.match(wanted) is not None
-    key = version_key(wanted)
+    has_epoch = _EPOCH.match(operand) is not None
+    key = version_key(operand)
 
     def decide(value: Value) -> bool:
         if size is not None and isinstance(value, int):
@@ -294,15 +294,15 @@ class _Parser:
         self._terms += 1
         if self._terms > MAX_TERMS:
             raise self._error(f"The condition has more than {MAX_TERMS} comparisons.")
-        found = _NAME.match(self._rest())
-        if found is None or found[0].lower() in _KEYWORDS:
+        match = _NAME.match(self._rest())
+        if match is None or match[0].lower() in _KEYWORDS:
             raise self._wrong("the name of a label or fact")
-        self._at += found.end()
+        self._at += match.end()
         operator = _OPERATOR.match(self._rest())
         if operator is None:
-            return Comparison(found[0])
+            return Comparison(match[0])
         self._at += operator.end()
-        comparison = Comparison(found[0], operator[0], self._value())
+        comparison = Comparison(match[0], operator[0], self._value())
         if operator[0].endswith("~"):
             try:
                 compile_pattern(comparison.value)
@@ -314,11 +314,11 @@ class _Parser:
         rest = self._rest()
         if rest[:1] in ('"', "'"):
             return self._quoted(rest)
-        found = _BARE.match(rest)
-        if found is None:
+        match = _BARE.match(rest)
+        if match is None:
             raise self._wrong("a value; one with blanks or parentheses is quoted, and an empty one is ''")
-        self._at += found.end()
-        return found[0]
+        self._at += match.end()
+        return match[0]
 
     def _quoted(self, rest: str) -> str:
         characters = []
@@ -342,20 +342,20 @@ class _Parser:
 
     def _rest(self) -> str:
         """Skip blanks, and return what is left."""
-        left = self._text[self._at :]
-        stripped = left.lstrip()
-        self._at += len(left) - len(stripped)
+        rest = self._text[self._at :]
+        stripped = rest.lstrip()
+        self._at += len(rest) - len(stripped)
         return stripped
 
-    def _wrong(self, wanted: str) -> InvalidRequest:
+    def _wrong(self, expected: str) -> InvalidRequest:
         rest = self._rest()
         there = f"there is {next(self._shown(rest))!r}" if rest else "it ends"
-        return self._error(f"Expected {wanted}, and {there}.")
+        return self._error(f"Expected {expected}, and {there}.")
 
     def _shown(self, rest: str) -> Iterator[str]:
         for pattern in (_WORD, _OPERATOR):
-            if found := pattern.match(rest):
-                yield found[0][:40]
+            if match := pattern.match(rest):
+                yield match[0][:40]
         yield rest[0]
 
     def _error(self, text: str) -> InvalidRequest:

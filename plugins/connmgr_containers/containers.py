@@ -144,8 +144,8 @@ class DockerHost(Host):
         for each in _entries(listings[0]):
             names = each["Names"]
             name = names[0] if isinstance(names, list) else names.split(",")[0]
-            given = {"containerName": name, **chosen(data, "context")}
-            yield Child(name, self.inner.name, given, each["State"] == "running")
+            data_of_it = {"containerName": name, **chosen(data, "context")}
+            yield Child(name, self.inner.name, data_of_it, each["State"] == "running")
 
 
 class PodmanHost(DockerHost):

@@ -236,8 +236,8 @@ def explained(program: str, reasons: Sequence[Reason], printed: str, place: str,
     for each in (missing, *reasons):
         if each.pattern.search(printed):
             return each.error(each.message.format(place))
-    said = printed[-PRINTED_CHARACTERS:] or f"{program} ended without a message"
-    return ShellStartFailed(f"{failure}: {said}")
+    text = printed[-PRINTED_CHARACTERS:] or f"{program} ended without a message"
+    return ShellStartFailed(f"{failure}: {text}")
 
 
 class Printed(NamedTuple):

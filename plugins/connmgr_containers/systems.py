@@ -238,8 +238,8 @@ class IncusHost(Host):
 
     def parse(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
         for each in json.loads(listings[0]):
-            given = {"containerName": each["name"], **chosen(data, "project")}
-            yield Child(each["name"], self.inner.name, given, each["status"] == "Running")
+            data_of_it = {"containerName": each["name"], **chosen(data, "project")}
+            yield Child(each["name"], self.inner.name, data_of_it, each["status"] == "Running")
 
 
 class LxdHost(IncusHost):

@@ -40,10 +40,10 @@ class EnvFileSource(SecretSource):
     def fetch(self, data: Mapping[str, Any], deadline: Deadline) -> str:
         value = None
         for line in _lines(Path(data["file"])):
-            found = _ASSIGNMENT.fullmatch(line)
+            assignment = _ASSIGNMENT.fullmatch(line)
             # The last one counts, as it does when a shell reads the file.
-            if found and found[1] == data["name"]:
-                value = _unquoted(found[2])
+            if assignment and assignment[1] == data["name"]:
+                value = _unquoted(assignment[2])
         if value is None:
             raise _failed(f"{data['file']} has no readable line {data['name']}=…")
         return value

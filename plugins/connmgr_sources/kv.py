@@ -74,14 +74,14 @@ class VaultSource(SecretSource):
     def fetch(self, data: Mapping[str, Any], deadline: Deadline) -> str:
         inner = "data/" if data["kv"] == 2 else ""
         content = _get(data, f"/v1/{data['mount']}/{inner}{data['path']}", deadline)
-        held = content.get("data")
-        if data["kv"] == 2 and isinstance(held, dict):
-            held = held.get("data")
-        if not isinstance(held, dict):
+        values = content.get("data")
+        if data["kv"] == 2 and isinstance(values, dict):
+            values = values.get("data")
+        if not isinstance(values, dict):
             raise _failed(data, "its answer has no data, as after the removal of this version")
-        value = held.get(data["field"])
+        value = values.get(data["field"])
         if not isinstance(value, str):
-            what = "is not a text" if data["field"] in held else "is not in the secret"
+            what = "is not a text" if data["field"] in values else "is not in the secret"
             raise _failed(data, f"the field {data['field']} {what}")
         return value
 

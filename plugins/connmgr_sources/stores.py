@@ -131,14 +131,14 @@ def printed_by(argv: Sequence[str], deadline: Deadline, source: str, *, tells: b
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNMGR_")}
     try:
-        said = run_program(argv, deadline, environment=environment, limit=MAX_OUTPUT)
+        output = run_program(argv, deadline, environment=environment, limit=MAX_OUTPUT)
     except Unanswered as why:
         raise _failed(source, str(why)) from why.__cause__
-    if said.code:
-        told = last_line(said.complaint) if tells else ""
-        raise _failed(source, f"the program {said.ending}{told and f': {told}'}")
+    if output.code:
+        complaint = last_line(output.complaint) if tells else ""
+        raise _failed(source, f"the program {output.ending}{complaint and f': {complaint}'}")
     try:
-        text = said.output.decode()
+        text = output.output.decode()
     except UnicodeDecodeError:
         # Without the cause, which holds the bytes.
         raise _failed(source, "the program printed something that is not UTF-8") from None

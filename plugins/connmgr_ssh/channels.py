@@ -214,11 +214,11 @@ class SshChannel:
 
         The caller holds the lock.
         """
-        pieces, taken = self._arrived[which], []
+        pieces, parts = self._arrived[which], []
         while pieces and size > 0:
-            taken.append(pieces.popleft())
-            size -= len(taken[-1])
-        return b"".join(taken)
+            parts.append(pieces.popleft())
+            size -= len(parts[-1])
+        return b"".join(parts)
 
     def _window_adjust(self, message: Message) -> None:
         with self._lock:

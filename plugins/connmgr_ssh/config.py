@@ -282,7 +282,7 @@ class _Options:
             known_hosts=tuple(self._known_hosts(tokens)),
             accept_new=(self._first("stricthostkeychecking") or "").lower() in _ACCEPT_NEW,
             send_env=tuple(self._values.get("sendenv", ())),
-            set_env=tuple(one for one in self._values.get("setenv", ()) if "=" in one),
+            set_env=tuple(setting for setting in self._values.get("setenv", ()) if "=" in setting),
             forwards_agent=(self._first("forwardagent") or "no").lower() != "no",
             unheeded=tuple(self._unheeded),
         )
@@ -304,12 +304,12 @@ class _Options:
         }
 
     def _agent(self, tokens: dict[str, str]) -> str | None:
-        named = self._first("identityagent")
-        if named is None or named == "SSH_AUTH_SOCK":
+        path = self._first("identityagent")
+        if path is None or path == "SSH_AUTH_SOCK":
             return os.environ.get("SSH_AUTH_SOCK") or None
-        if named.lower() == "none":
+        if path.lower() == "none":
             return None
-        return os.environ.get(named[1:]) if named.startswith("$") else _path(named, tokens)
+        return os.environ.get(path[1:]) if path.startswith("$") else _path(path, tokens)
 
     def _known_hosts(self, tokens: dict[str, str]) -> Iterator[Path]:
         yours = self._values.get("userknownhostsfile") or ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
@@ -404,7 +404,9 @@ def _matches_pattern(pattern: str, subject: str) -> bool:
 
 
 def _matches_at(part: str, subject: str, at: int) -> bool:
-    return all(wanted in ("?", character) for wanted, character in zip(part, subject[at : at + len(part)], strict=True))
+    return all(
+        expected in ("?", character) for expected, character in zip(part, subject[at : at + len(part)], strict=True)
+    )
 
 
 def matches(patterns: Sequence[str], subject: str) -> bool:
@@ -497,15 +499,15 @@ class ConfigFiles:
         self._collect(path, aliases, set())
         return list(aliases)
 
-    def _collect(self, path: Path, aliases: dict[str, None], seen: set[Path]) -> None:
-        seen.add(path)
+    def _collect(self, path: Path, aliases: dict[str, None], read_files: set[Path]) -> None:
+        read_files.add(path)
         for block in self.read(path, strict=True).blocks:
             aliases |= dict.fromkeys(name for name in block.written if not _SPECIAL & set(name))
             for _, keyword, arguments in block.lines:
                 if keyword == "include":
                     for file in self.included(arguments, Path.home() / ".ssh"):
-                        if file not in seen:
-                            self._collect(file, aliases, seen)
+                        if file not in read_files:
+                            self._collect(file, aliases, read_files)
 
 
 def _criteria(words: Sequence[str]) -> Criteria:

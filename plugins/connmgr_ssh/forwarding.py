@@ -138,10 +138,10 @@ class RemoteListener:
         """Note that the link is gone."""
         with self._changed:
             self._closed = True
-            left = list(self._streams)
+            streams = list(self._streams)
             self._streams.clear()
             self._changed.notify_all()
-        for stream in left:
+        for stream in streams:
             stream.close()
 
     def close(self) -> None:

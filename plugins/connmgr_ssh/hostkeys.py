@@ -114,8 +114,8 @@ class HostKeyVerifier:
         principal = self._destination.host_key_alias or self._destination.host
         return refusal(certificate, principal, _keys(self._authorities), _keys(self._revoked))
 
-    def _changed(self, key: HostKey, known: Sequence[KnownHostsLine]) -> HostKeyChanged:
-        olds = ", ".join(f"{old.key.type} {old.key.fingerprint} ({self._location(old)})" for old in known)
+    def _changed(self, key: HostKey, lines: Sequence[KnownHostsLine]) -> HostKeyChanged:
+        olds = ", ".join(f"{old.key.type} {old.key.fingerprint} ({self._location(old)})" for old in lines)
         return HostKeyChanged(
             f"The key of {self.name} has changed: known is {olds}, got {key.type} {key.fingerprint}. "
             "Someone may be listening in, or the host was set up anew: compare the fingerprint with its administrator, "

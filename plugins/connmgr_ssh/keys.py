@@ -86,11 +86,12 @@ _AGREED_ON = (
 """paramiko's name of a server's list; its purpose; its keyword in sshd_config; our offer."""
 
 
-def ordered(known: Sequence[str], certified: bool) -> tuple[str, ...]:
-    """Return the host key algorithms to ask for: certificates first if useful, then those of ``known`` keys."""
+def ordered(algorithms: Sequence[str], certified: bool) -> tuple[str, ...]:
+    """Return the host key algorithms to ask for: certificates first if useful, then the ``algorithms`` of
+    known keys."""
     certificates = [name + CERTIFICATE for name in SIGNATURES] if certified else []
     signing = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
-    first = [name for name in SIGNATURES if signing.get(name, name) in known]
+    first = [name for name in SIGNATURES if signing.get(name, name) in algorithms]
     return (*certificates, *first, *(name for name in SIGNATURES if name not in first))
 
 

@@ -225,9 +225,9 @@ class Wire:
         if self.lags:
             self._offer(data)
             return len(data)
-        kept, self._behind = memoryview(self._behind), b""
-        while kept:
-            kept = kept[self._send(kept) :]
+        rest, self._behind = memoryview(self._behind), b""
+        while rest:
+            rest = rest[self._send(rest) :]
         return self._send(data)
 
     def _send(self, data: bytes | memoryview) -> int:

@@ -77,7 +77,7 @@ class LoginPlaces:
         with self._lock:
             now = time.monotonic()
             if len(self._paces) > MAX_PACES:
-                self._paces = {one: at for one, at in self._paces.items() if at > now}
+                self._paces = {place: at for place, at in self._paces.items() if at > now}
             # As if logins came at the pace all the time: the earliest time is BURST of them ago.
             at = max(self._paces.get(way, 0.0), now - BURST / A_SECOND) + 1 / A_SECOND
             self._paces[way] = at

@@ -127,8 +127,8 @@ _PLACEHOLDER = re.compile(r"\{\{|\{(\w+)\}")
 def _filled(word: str, words: Mapping[str, str]) -> str:
     """Return ``word`` with its placeholders filled in, in one pass: a name in a value is not a placeholder."""
 
-    def fill(found: re.Match[str]) -> str:
-        return "{" if found[1] is None else words.get(found[1], found[0])
+    def fill(match: re.Match[str]) -> str:
+        return "{" if match[1] is None else words.get(match[1], match[0])
 
     return _PLACEHOLDER.sub(fill, word)
 
@@ -145,6 +145,6 @@ def _run(argv: Sequence[str], directory: str, deadline: Deadline) -> bytes:
             raise SignerTimeout(f"{program} did not answer within {deadline.seconds:.0f} s.") from None
         raise SignerUnavailable(f"{program} fails: {why}.") from why.__cause__
     if printed.code:
-        said = last_line(printed.complaint) or "it said nothing"
-        raise SignerRefused(f"{program} {printed.ending}: {said}.")
+        reason = last_line(printed.complaint) or "it said nothing"
+        raise SignerRefused(f"{program} {printed.ending}: {reason}.")
     return printed.output

@@ -175,14 +175,14 @@ def _vaults_answer(data: Mapping[str, Any], status: int, content: bytes) -> dict
     """
     where, answer = data["address"], _object(content)
     errors = answer.get("errors") if answer is not None else None
-    said = quoted("; ".join(map(str, errors)) if isinstance(errors, list) else "") or "it said nothing"
+    reason = quoted("; ".join(map(str, errors)) if isinstance(errors, list) else "") or "it said nothing"
     if status == http.client.OK and answer is not None:
         return answer
     if status in (400, 403, 404):
-        raise SignerRefused(f"{where} does not sign for the role {data['role']} ({status}): {said}.")
+        raise SignerRefused(f"{where} does not sign for the role {data['role']} ({status}): {reason}.")
     if status == http.client.OK:
         raise SignerUnavailable(f"{where} did not answer as Vault does: its answer is not JSON.")
-    raise SignerUnavailable(f"{where} fails with status {status}: {said}.")
+    raise SignerUnavailable(f"{where} fails with status {status}: {reason}.")
 
 
 def _posted(
@@ -277,15 +277,15 @@ class StepCa(SshSigner):
 
     def sign(self, data: Mapping[str, Any], order: CertificateOrder, *, timeout: float) -> str:
         deadline = Deadline(timeout)
-        wanted = {"certType": "user", "principals": list(order.principals), "validBefore": f"{order.seconds}s"}
+        claims = {"certType": "user", "principals": list(order.principals), "validBefore": f"{order.seconds}s"}
         if "key" in data:
-            wanted["keyID"] = order.key_id
-            token = _one_time_token(data, wanted)
+            claims["keyID"] = order.key_id
+            token = _one_time_token(data, claims)
         else:
             # step-ca refuses another key id than the subject of the token.
             token = data["token"]
         blob = order.public_key.split()[1]
-        status, content = _posted(data, "/1.0/ssh/sign", {"publicKey": blob, "ott": token, **wanted}, {}, deadline)
+        status, content = _posted(data, "/1.0/ssh/sign", {"publicKey": blob, "ott": token, **claims}, {}, deadline)
         answer = _object(content)
         if status == http.client.CREATED:
             try:
@@ -294,16 +294,17 @@ class StepCa(SshSigner):
             except (KeyError, TypeError, ValueError):
                 raise SignerUnavailable(f"{data['address']} did not answer as step-ca does: there is no crt.") from None
             return f"{kind} {base64.b64encode(certificate).decode()}"
-        said = quoted(str((answer or {}).get("message", ""))) or "it said nothing"
+        reason = quoted(str((answer or {}).get("message", ""))) or "it said nothing"
         if status in (400, 401, 403):
             raise SignerRefused(
-                f"{data['address']} does not sign ({status}): {said}. Its log says why: the provisioner, its key, the "
-                f"names, {order.seconds} s (step-ca wants five minutes or more by default), or a clock that is wrong."
+                f"{data['address']} does not sign ({status}): {reason}. Its log says why: the provisioner, its "
+                f"key, the names, {order.seconds} s (step-ca wants five minutes or more by default), or a "
+                "clock that is wrong."
             )
-        raise SignerUnavailable(f"{data['address']} fails with status {status}: {said}.")
+        raise SignerUnavailable(f"{data['address']} fails with status {status}: {reason}.")
 
 
-def _one_time_token(data: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def _one_time_token(data: Mapping[str, Any], wish: Mapping[str, Any]) -> str:
     """Return a JWT (RFC 7519) of the provisioner for one certificate.
 
     :raises SignerUnavailable: its key cannot be used.
@@ -313,12 +314,12 @@ def _one_time_token(data: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     claims = {
         "iss": data["provisioner"],
         "aud": f"{data['address'].rstrip('/')}/1.0/ssh/sign",
-        "sub": wanted["keyID"],
+        "sub": wish["keyID"],
         "jti": secrets.token_hex(16),
         "iat": now,
         "nbf": now,
         "exp": now + TOKEN_SECONDS,
-        "step": {"ssh": dict(wanted)},
+        "step": {"ssh": dict(wish)},
     }
     try:
         algorithm, sign = _signing(jwk)

@@ -148,9 +148,9 @@ class SshTransport(Transport):
                 yield
             except ChannelOpenFailure as refusal:
                 # sshd allows 10 sessions on a connection (MaxSessions); helpers and terminals are sessions too.
-                said = quoted(refusal.text)
+                reason = quoted(refusal.text)
                 raise ChannelRefused(
-                    f"{self._name} does not open another session on this connection (sshd's MaxSessions): {said}."
+                    f"{self._name} does not open another session on this connection (sshd's MaxSessions): {reason}."
                 ) from refusal
         # sshd has disabled Nagle's algorithm on its side by now.
         self._link.wire.hasty = False
@@ -169,7 +169,7 @@ class SshTransport(Transport):
 
     def _answers_as_posix(self, timeout: float) -> bool | None:
         """Whether the login shell answers :data:`_LANGUAGE` as it should; None if no answer came."""
-        deadline, said = Deadline(timeout), b""
+        deadline, printed = Deadline(timeout), b""
         try:
             channel = self._started(_LANGUAGE, deadline)
         except OperationError:
@@ -177,11 +177,11 @@ class SshTransport(Transport):
             return None
         try:
             channel.shutdown_write()
-            while not deadline.passed and len(said) < _MOST_SAID:
-                said += channel.recv(deadline.left())[0]
+            while not deadline.passed and len(printed) < _MOST_SAID:
+                printed += channel.recv(deadline.left())[0]
         except (OSError, EOFError):
             # Start-up files may print something before it.
-            return said.split(b"\n")[-2:] == [_IS_POSIX, b""] if self.alive else None
+            return printed.split(b"\n")[-2:] == [_IS_POSIX, b""] if self.alive else None
         finally:
             channel.close()
         return False
