@@ -55,6 +55,10 @@ class Registered:
     distribution: str
     version: str
 
+    @property
+    def name(self) -> str:
+        return self.type.name
+
 
 @dataclass(frozen=True)
 class Offered(Generic[Kind]):
@@ -62,6 +66,13 @@ class Offered(Generic[Kind]):
 
     kind: Kind
     distribution: str
+
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+
+Entry = TypeVar("Entry", Registered, Offered[SshSigner], Offered[SecretSource])
 
 
 @dataclass(frozen=True)
@@ -87,13 +98,10 @@ class Registry:
         self.plugins = plugins or _manager()
         """Calls the hooks of all usable plugins."""
         self.problems = list(problems)
-        owners: dict[str, list[Registered]] = {}
-        for entry in registered:
-            # In lower case, because people type names and filters ignore case.
-            owners.setdefault(entry.type.name.lower(), []).append(entry)
-        self._types = MappingProxyType(dict(sorted(self._without_rivals(owners))))
-        self._signers = {kind.name.lower(): kind for kind in self._usable("signer", signers)}
-        self.sources = SecretSources(self._usable("secret source", sources))
+        types = {entry.name: entry for entry in self._without_rivals("connection type", registered)}
+        self._types = MappingProxyType(dict(sorted(types.items())))
+        self._signers = {entry.name.lower(): entry.kind for entry in self._without_rivals("signer", signers)}
+        self.sources = SecretSources(entry.kind for entry in self._without_rivals("secret source", sources))
 
     @classmethod
     def load(cls) -> Registry:
@@ -108,8 +116,10 @@ class Registry:
                 owner, version = _named(entry_point.dist)
                 with _added(plugins, entry_point.load(), f"{owner} {entry_point.name}") as plugin:
                     kinds = _types_of(plugins, plugin)
-                    signers += [Offered(kind, owner) for kind in _signers_of(plugins, plugin)]
-                    sources += [Offered(kind, owner) for kind in _sources_of(plugins, plugin)]
+                    offered = _checked(SshSigner, "type", _offered(plugins, plugin, "connmgr_ssh_signers"))
+                    signers += [Offered(kind, owner) for kind in offered]
+                    offered = _checked(SecretSource, "source", _offered(plugins, plugin, "connmgr_secret_sources"))
+                    sources += [Offered(kind, owner) for kind in offered]
                     registered += [Registered(kind, owner, version) for kind in kinds]
         return cls(registered, problems, plugins, signers, sources)
 
@@ -119,31 +129,21 @@ class Registry:
             with _contained(self.problems, entry.type.name, entry.distribution, "prepare: "):
                 entry.type.prepare(directory)
 
-    def _without_rivals(self, owners: dict[str, list[Registered]]) -> Iterator[tuple[str, Registered]]:
-        for entries in owners.values():
-            bundled = [entry for entry in entries if entry.distribution == BUNDLED]
-            winner = [*bundled, *entries][0] if len(entries) == 1 or bundled else None
-            if winner is not None:
-                yield winner.type.name, winner
-            for rival in entries:
-                if rival is not winner:
-                    reason = _refusal(rival, [entry for entry in entries if entry is not rival])
-                    self.problems.append(Problem(rival.type.name, rival.distribution, reason))
-
-    def _usable(self, what: str, offered: Iterable[Offered[Kind]]) -> Iterator[Kind]:
-        """Yield one kind of each name: of rivals the bundled one, or none, as it is with types."""
-        by_name: dict[str, list[Offered[Kind]]] = {}
-        for offer in offered:
-            by_name.setdefault(offer.kind.name.lower(), []).append(offer)
+    def _without_rivals(self, what: str, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield one entry of each name: of rivals the bundled one, or none."""
+        by_name: dict[str, list[Entry]] = {}
+        for entry in entries:
+            # In lower case, because people type names and filters ignore case.
+            by_name.setdefault(entry.name.lower(), []).append(entry)
         for rivals in by_name.values():
-            bundled: list[Offered[Kind]] = [rival for rival in rivals if rival.distribution == BUNDLED]
+            bundled = [entry for entry in rivals if entry.distribution == BUNDLED]
             winner = (bundled or rivals)[0] if len(rivals) == 1 or bundled else None
             if winner is not None:
-                yield winner.kind
-            for offer in rivals:
-                if offer is not winner:
-                    reason = f"refused: the {what} {offer.kind.name!r} is offered more than once"
-                    self.problems.append(Problem(offer.kind.name, offer.distribution, reason))
+                yield winner
+            for rival in rivals:
+                if rival is not winner:
+                    reason = _refusal(what, rival, [entry for entry in rivals if entry is not rival])
+                    self.problems.append(Problem(rival.name, rival.distribution, reason))
 
     def get(self, name: str) -> AnyConnectionType:
         """Return the connection type called ``name``.
@@ -192,13 +192,13 @@ def _contained(problems: list[Problem], plugin: str, owner: str, step: str = "")
         slow.cancel()
 
 
-def _refusal(rival: Registered, others: Iterable[Registered]) -> str:
+def _refusal(what: str, rival: Entry, others: Iterable[Entry]) -> str:
     # Neither of two plugins gets a name that both claim: choosing one would be a guess, and connections hold secrets.
     owners = {entry.distribution for entry in others} - {rival.distribution}
     by = f"also offered by {', '.join(sorted(owners))}" if owners else "offered twice by this distribution"
-    spellings = sorted({repr(entry.type.name) for entry in others} - {repr(rival.type.name)})
+    spellings = sorted({repr(entry.name) for entry in others} - {repr(rival.name)})
     as_well = f", as {', '.join(spellings)}; case makes no difference" if spellings else ""
-    return f"refused: the connection type {rival.type.name!r} is {by}{as_well}"
+    return f"refused: the {what} {rival.name!r} is {by}{as_well}"
 
 
 def _manager() -> pluggy.PluginManager:
@@ -241,16 +241,6 @@ def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConn
     if types == []:
         raise LookupError("it offers no types")
     return types or []
-
-
-def _signers_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SshSigner]:
-    """Return the kinds of signers that ``plugin`` offers."""
-    return _checked(SshSigner, "type", _offered(plugins, plugin, "connmgr_ssh_signers"))
-
-
-def _sources_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SecretSource]:
-    """Return the secret sources that ``plugin`` offers."""
-    return _checked(SecretSource, "source", _offered(plugins, plugin, "connmgr_secret_sources"))
 
 
 def _checked(contract: Any, ours: str, offered: Sequence[Any] | None) -> Sequence[Any]:

@@ -55,7 +55,7 @@ class EntryFilter:
             "code": ("code",),
         }
         return all(
-            any(_is_of(value, entry.get(member), _IDS.get(name, _itself)) for member in members[name])
+            any(_is_of(value, entry.get(member), _IDS.get(name, str)) for member in members[name])
             for name, value in self.texts()
         )
 
@@ -142,10 +142,6 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 def _number_of(line: bytes) -> int | None:
     entry = _entry(line)
     return entry["seq"] if entry else None
-
-
-def _itself(id: str) -> str:
-    return id
 
 
 _IDS: Mapping[str, Callable[[str], str]] = {"connection": base_of}

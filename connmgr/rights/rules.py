@@ -336,8 +336,9 @@ def load_rules(raw: object, *, are_stored: bool = False) -> Rules:
     if len(raw) > MAX_RULES:
         raise InvalidRequest(f"rules: More than {MAX_RULES}.")
     rules = [read_rule(each, index, is_stored=are_stored) for index, each in enumerate(raw)]
+    asking = {rule.index for rule in rules if rule.effect == "ask"}
     for rule in rules:
-        if isinstance(rule, ArgvRule) and any(not _is_asking(rules, number) for number in rule.answers):
+        if isinstance(rule, ArgvRule) and not rule.answers <= asking:
             raise InvalidRequest(f"rules[{rule.index}].answers: Not the numbers of rules that ask.")
     paths = sum(len(alternative) for rule in rules if isinstance(rule, PathRule) for alternative in rule.alternatives)
     if max(paths, sum(len(connection) for rule in rules for connection in rule.connections or ())) > MAX_TOKENS:
@@ -367,10 +368,6 @@ def _permitted(rule: RunRule, command: RequestedCommand) -> Decision | None:
         return None
     is_bound = isinstance(rule, ArgvRule) and rule.only is not None
     return Decision(rule.effect, rule.index, rule.name, argv, path, exact=True, is_bound=is_bound)
-
-
-def _is_asking(rules: Sequence[Rule], number: int) -> bool:
-    return 0 <= number < len(rules) and rules[number].effect == "ask"
 
 
 def _may_concern(rule: Rule, user: str | None) -> bool:

@@ -266,7 +266,9 @@ class ChangeStore:
             self._changes[change.id] = change
 
     def _store(self, box: Box, change: FileChange) -> None:
-        self._write(self._directory / f"{change.id}{_CHANGE}", box.seal(_dumped(change)))
+        # A path may be any bytes.
+        text = json.dumps(asdict(change) | {"path": os.fsdecode(change.path)})
+        self._write(self._directory / f"{change.id}{_CHANGE}", box.seal(text.encode()))
         self._changes[change.id] = change
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -310,11 +312,6 @@ def newer(changes: Collection[FileChange], than: FileChange) -> Iterator[FileCha
         if (change.connection, change.path) == (than.connection, than.path) and change.at > than.at
     ]
     yield from sorted(same, key=lambda change: change.at, reverse=True)
-
-
-def _dumped(change: FileChange) -> bytes:
-    # A path may be any bytes.
-    return json.dumps(asdict(change) | {"path": os.fsdecode(change.path)}).encode()
 
 
 def _loaded(data: bytes) -> FileChange:

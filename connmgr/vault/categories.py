@@ -12,7 +12,7 @@ from connmgr.errors import CategoryExists, ProtectedEntry
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import category_rows
 from connmgr.vault.category_rows import Category
-from connmgr.vault.connections import Connections, Removed
+from connmgr.vault.connections import Connections, Removed, move_rows
 from connmgr.vault.database import Database
 from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT, LOCAL, SEPARATOR, segment
 from connmgr.vault.schema import Row, chunks, closure, connection
@@ -125,7 +125,7 @@ class Categories:
                 if category in going:
                     raise ProtectedEntry("All connections and the default category cannot be removed.")
             removed = self._remove_contents(tx, list(going)) if contents else Removed()
-            self._connections.move_within(tx, going, DEFAULT, token)
+            move_rows(tx, self._key, going, DEFAULT, token)
             _move_up(tx, going, self._key)
             forget_within(tx, going)
             for some in chunks(going):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, UnknownCategory
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault.names import SEPARATOR
-from connmgr.vault.principal_rows import check_key
+from connmgr.vault.principal_rows import check_key, has_code
 from connmgr.vault.schema import Row, canonical, chunks, now
 from connmgr.vault.schema import category as table
 
@@ -48,11 +47,7 @@ def mac(row: Row, key: VaultKey) -> bytes:
 
 
 def intact(row: Row, key: VaultKey) -> bool:
-    try:
-        return hmac.compare_digest(mac(row, key), row["mac"])
-    except TypeError:
-        # SQLite keeps values of any type in any column.
-        return False
+    return has_code(row, lambda: mac(row, key))
 
 
 def verify(tx: sa.Connection, key: VaultKey, matching: sa.ColumnElement[bool] | None = None) -> list[str]:

@@ -422,10 +422,6 @@ class Connections:
         forget_within(tx, removed)
         return Removed(removed, *connection_rows.delete(tx, removed))
 
-    def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str, token: str | None) -> None:
-        """Move the connections in ``categories`` to the category ``to``, for a token or None, the owner."""
-        move_rows(tx, self._key, categories, to, token)
-
     def _elevated(self, elevation: Elevation) -> Connection:
         """Return an elevated connection as it is now, or raise as :meth:`get`."""
         base = self.get(elevation.base)
@@ -520,7 +516,7 @@ def change_row(
     return _follow(tx, key, before, after, token)
 
 
-def move_rows(tx: sa.Connection, key: VaultKey, categories: Iterable[str], to: str, token: str | None = None) -> None:
+def move_rows(tx: sa.Connection, key: VaultKey, categories: Iterable[str], to: str, token: str | None) -> None:
     """Move the connections in ``categories`` to the category ``to``; ``token`` is as in :func:`change_row`."""
     for some in chunks(categories):
         rows = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()

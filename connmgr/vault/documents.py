@@ -6,7 +6,6 @@ A *kind* of document belongs to one part of the program: ``token``, ``approval``
 
 from __future__ import annotations
 
-import hmac
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +18,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault.database import Database
-from connmgr.vault.principal_rows import check_key
+from connmgr.vault.principal_rows import check_key, has_code
 from connmgr.vault.schema import Row, canonical, now
 from connmgr.vault.schema import document as table
 
@@ -28,10 +27,6 @@ _COVERED = ("kind", "id", "key", "body", "created", "expires")
 _BY_ID = sa.select(table).where(table.c.kind == sa.bindparam("kind"), table.c.id == sa.bindparam("id"))
 _BY_KEY = sa.select(table).where(table.c.kind == sa.bindparam("kind"), table.c.key == sa.bindparam("key"))
 _ALL = sa.select(table).where(table.c.kind == sa.bindparam("kind")).order_by(table.c.created, table.c.id)
-
-
-def _new_id() -> str:
-    return str(uuid.uuid4())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +38,7 @@ class Document:
 
     body: Mapping[str, Any]
     expires: datetime | None = None
-    id: str = field(default_factory=_new_id)
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
     created: datetime = field(default_factory=now)
     counts: Mapping[str, Any] = field(default_factory=dict)
     """Its counters. No code authenticates them, so no right may depend on them."""
@@ -188,11 +183,7 @@ def _mac(row: Row, key: VaultKey) -> bytes:
 
 
 def _intact(row: Row, key: VaultKey) -> bool:
-    try:
-        return hmac.compare_digest(_mac(row, key), row["mac"])
-    except (AttributeError, TypeError, ValueError):
-        # SQLite keeps values of any type in any column.
-        return False
+    return has_code(row, lambda: _mac(row, key))
 
 
 def _changed(row: Row) -> IntegrityError:

@@ -6,7 +6,6 @@ end with their connection, and as soon as it may lead to another machine.
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from connmgr.errors import IntegrityError
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import connection_rows
 from connmgr.vault.database import Database
-from connmgr.vault.principal_rows import check_key
+from connmgr.vault.principal_rows import check_key, has_code
 from connmgr.vault.schema import Row, canonical, chunks, now
 from connmgr.vault.schema import fact as table
 
@@ -132,11 +131,7 @@ def _mac(row: Row, key: VaultKey) -> bytes:
 
 
 def _intact(row: Row, key: VaultKey) -> bool:
-    try:
-        return hmac.compare_digest(_mac(row, key), row["mac"])
-    except (AttributeError, TypeError, ValueError):
-        # SQLite keeps values of any type in any column.
-        return False
+    return has_code(row, lambda: _mac(row, key))
 
 
 def _changed(row: Mapping[Any, Any]) -> IntegrityError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import struct
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -55,6 +56,15 @@ def check_key(tx: sa.Connection, key: VaultKey) -> None:
     """Raise :class:`VaultUnavailable` if the vault's key was rotated, which is not tampering."""
     if not key.matches(tx.scalar(_VERIFIER) or b""):
         raise VaultUnavailable("The vault's key was rotated: give this daemon the new key and restart it.")
+
+
+def has_code(row: Mapping[Any, Any], code: Callable[[], bytes]) -> bool:
+    """Whether the authentication code of a row of any table is ``code``."""
+    try:
+        return hmac.compare_digest(code(), row["mac"])
+    except (AttributeError, TypeError, ValueError):
+        # SQLite keeps values of any type in any column.
+        return False
 
 
 def replace(tx: sa.Connection, key: VaultKey, principals: dict[str, Principal]) -> None:

@@ -232,7 +232,8 @@ class SudoPasswords:
 
     def stored(self, connection: str | None, category: str) -> SudoPassword | None:
         """Return the password of ``connection``, or else of the nearest category, from ``category`` upwards."""
-        for of in (*([connection] if connection else []), *self._upwards(category)):
+        above = self._database.read(lambda tx: self._upwards(tx, category))
+        for of in (*([connection] if connection else []), *above):
             password = self._documents.by_key(of)
             if password is not None:
                 return SudoPassword(of, password.body["sealed"])
@@ -250,7 +251,7 @@ class SudoPasswords:
         sealed_by_holder = {document.key: document.body["sealed"] for document in self._documents.all_within(tx)}
         if not sealed_by_holder:
             return {}
-        above = {category: self._upwards_within(tx, category) for category in set(connections.values())}
+        above = {category: self._upwards(tx, category) for category in set(connections.values())}
         places = {
             id: [of for of in (id, *above[category]) if of in sealed_by_holder] for id, category in connections.items()
         }
@@ -308,10 +309,7 @@ class SudoPasswords:
         with self._lock:
             return [id for id in self._used if base_of(id) in connections]
 
-    def _upwards(self, category: str) -> list[str]:
-        return self._database.read(lambda tx: self._upwards_within(tx, category))
-
-    def _upwards_within(self, tx: sa.Connection, category: str) -> list[str]:
+    def _upwards(self, tx: sa.Connection, category: str) -> list[str]:
         ids: list[str] = []
         at: str | None = category
         while at is not None and at not in ids:

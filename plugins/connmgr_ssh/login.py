@@ -333,16 +333,14 @@ class UserAuthentication:
                 if sent or not asks_for_password(questions):
                     self.notes.append(f"only a person can answer the host's question {questions[0][0]!r}")
                     # Another request ends this one (RFC 4256, section 3.1) without a wrong answer.
-                    return self._request("none") if not sent else self._no_answers(len(questions))
+                    empty = packed(b"") * len(questions)
+                    return self._respond(len(questions), empty) if sent else self._request("none")
                 answers = secret
                 sent = self.password_sent = True
             code, message = self._respond(len(questions), answers)
         if sent:
             self._note_refusal(code, message)
         return code, message
-
-    def _no_answers(self, count: int) -> tuple[int, Message]:
-        return self._respond(count, packed(b"") * count)
 
     def _respond(self, count: int, answers: bytes) -> tuple[int, Message]:
         head = bytes([common.MSG_USERAUTH_INFO_RESPONSE]) + count.to_bytes(4, "big")
