@@ -249,6 +249,8 @@ class ProgramRuns:
         arguments: list[bytes] = [self._path, *names]
         if self._fs.gate is not None:
             self.lead = b"".join(names)
+            # The rule is asked about each path as the remote host resolves it there, so each member is a request of its
+            # own.
             arguments = [b"/".join([self._path, self.lead]), b"member"] if names else [self._path]
         exchange = cleanup.enter_context(self._fs.run(self._program, arguments))
         exchange.answer()
@@ -268,6 +270,7 @@ def _batches(names: Sequence[bytes]) -> Iterator[list[bytes]]:
             yield batch
             batch, size = [], 0
         batch.append(name)
+        # Two quotes and a blank.
         size += len(name) + 3
     yield batch
 

@@ -88,6 +88,7 @@ def _found(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, deadline: De
     ]
     with fs.run(remote.SEARCH, words) as exchange:
         exchange.answer()
+        # A piece may end within a line: what is not a whole line yet waits for the next piece.
         rest, total = b"", 0
         while True:
             while not exchange.arrives(min(LOOK_SECONDS, deadline.left())):
@@ -106,6 +107,7 @@ def _found(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, deadline: De
             if total > FOUND_BYTES or deadline.passed:
                 yield None
                 return
+        # Only the mark at its end proves that no line is missing: a link that breaks looks like an early end.
         if not exchange.succeeded() or rest != exchange.mark + b" end":
             raise TransferFailed("The link broke before the search had come to its end.")
 
@@ -147,6 +149,7 @@ def _lines_of(pieces: Iterable[memoryview], wanted: SearchedText) -> Iterator[tu
         piece = rest + bytes(view)
         if b"\0" in piece:
             return
+        # Most pieces do not have the text: one look at the whole is cheaper than a look at each line.
         *lines, rest = piece.split(b"\n") if wanted.has(piece) else (b"", piece[piece.rfind(b"\n") + 1 :])
         for at, line in enumerate(lines):
             if wanted.has(line):

@@ -668,6 +668,8 @@ class Jobs:
         if _may_begin(stored, remote_job):
             return
         state = LOST if remote_job.state in (GONE, STARTING) else remote_job.state
+        # Two requests may see the end at once, and another daemon too. The row decides which one was first, and only
+        # that one tells of it.
         if state != stored.state and stored.state in UNDER_WAY:
             is_first = self._vault.jobs.set_state(stored.id, state, remote_job.exit_code)
             cached.use(self._vault.jobs.get(stored.id))

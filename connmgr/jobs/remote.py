@@ -216,6 +216,7 @@ class RemoteJobs:
             printed: list[list[str]] = []
             if waits is not None:
                 ends = (job.stdout.size, job.stderr.size)
+                # The prompt, if there is one, is the last line; it has no newline yet.
                 offsets = [max(0, end - TAIL_BYTES) for end in ends]
                 _, *tails, _ = self.read(id, offsets[0], offsets[1], TAIL_BYTES, deadline.left())
                 printed = [last_lines(tail) for tail in tails]
@@ -347,6 +348,7 @@ def _described(text: bytes, ids: Sequence[str]) -> dict[str, RemoteJob]:
 def _seen(match: re.Match[str], sizes: dict[str, int]) -> RemoteJob:
     state, status, id = match["state"], match["status"], match["id"]
     if state == "gone" or f"{id}/out" not in sizes or f"{id}/err" not in sizes:
+        # Without its streams it is being removed.
         return RemoteJob("gone")
     ended = state == "lost" or match["over"] == "over"
     # Without a cap its runner has not noted itself yet, and nothing can have been cut off.

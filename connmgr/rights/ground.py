@@ -113,6 +113,7 @@ class Ground:
         """Return the ground that was stored as JSON."""
         state = None if stored["state"] is None else ShellState(**stored["state"])
         reads = Reads(stored["reads"]["directory"], frozenset(stored["reads"]["ignored"]))
+        # JSON knows neither tuples nor sets, and a ground is compared with one that was never stored.
         return cls(**{**stored, "hosts": tuple(stored["hosts"]), "state": state, "reads": reads})
 
     def require(self, digest: str | None, state: ShellState | None = None) -> None:
@@ -120,6 +121,8 @@ class Ground:
 
         :raises ApprovalRequired: it has moved; without an ``approval``, because nobody was asked yet.
         """
+        # The digest is that with which the link was opened. One that is read now could be of a connection that was
+        # changed and changed back, while the link leads to what it was in between.
         if digest != self.digest:
             raise _moved(f"{self.name} was changed")
         if self.state is not None and state is not None:
@@ -169,6 +172,7 @@ def shell_state(
 
 
 def _text(raw: bytes) -> str:
+    # Names of files may be bytes of any encoding: two that differ must not be shown, or compared, as one text.
     return raw.decode(errors="backslashreplace")
 
 

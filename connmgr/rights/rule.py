@@ -140,6 +140,8 @@ class Expression:
         return compiled(self._pattern, dot_newline=True)
 
     def permits(self, word: str) -> bool:
+        # RE2 takes bytes. Over UTF-8 of a word without lone surrogates, which can_be_words() has checked, both are
+        # alike.
         return len(word) <= MAX_WORD and "\n" not in word and self._strict.fullmatch(word.encode()) is not None
 
     def catches(self, word: str) -> bool:
@@ -188,6 +190,7 @@ class Span:
     def catches(self, word: str) -> bool:
         if _LOOSE_INTEGER.fullmatch(word) is None:
             return False
+        # A program may cut a longer number off, or let it wrap: it may become any number.
         if len(word) > MAX_DIGITS:
             return True
         return self.low <= int(word) and (self.high is None or int(word) <= self.high)
@@ -211,6 +214,7 @@ class PathWord:
     def catches(self, word: str) -> bool:
         if len(word) > MAX_WORD:
             return True
+        # `/srv/../etc` or `/srv//x` leads somewhere else than it reads, so a rule that denies means it too.
         return word[:1] == "/" and (not is_clean(word) or self._matches(word))
 
 

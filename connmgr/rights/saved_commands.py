@@ -136,6 +136,7 @@ class SavedCommand:
 
     def _filled(self, word: Word, texts: Mapping[str, str]) -> str:
         filled, (first, is_parameter) = word.filled(texts), next(iter(word.pieces), ("", False))
+        # Whoever lists a value, or allows negative numbers, has seen that it begins with a hyphen.
         lists_it = is_parameter and bool(texts[first]) and isinstance(self.parameters[first], OneOfTexts | Span)
         if filled.startswith("-") and is_parameter and not lists_it:
             message = "Its word would begin with `-`, as an option does; only `in` and `integer` allow that."
@@ -157,6 +158,8 @@ class SavedCommands:
         """
         if self._stored.add(Document(key=command.name, body=command.body), most=MAX_COMMANDS):
             return
+        # The vault refused it: the name is taken, or there is no room. Another daemon may have removed that command
+        # since.
         before = self._stored.by_key(command.name)
         if before is None:
             raise InvalidRequest(f"name: {MAX_COMMANDS} commands are saved already: remove one first.")

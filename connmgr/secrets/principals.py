@@ -100,6 +100,7 @@ def open_sealed(sealed: bytes, principal: Principal, private: bytes) -> bytes:
 
 def sealing_key(vault_private: bytes) -> bytes:
     """Return the 32-byte key that authenticates sealed secrets; rotations of the vault's key do not change it."""
+    # By the private key, not by the vault's key: the pair stays when that key is rotated, and so do all sealed secrets.
     return blake2b(key=vault_private, person=b"connmgr.sealing", digest_size=32).digest()
 
 

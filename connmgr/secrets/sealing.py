@@ -59,11 +59,13 @@ def seal(value: str, recipients: Iterable[Principal], sealing_key: bytes) -> dic
     """
     data_key = os.urandom(SecretBox.KEY_SIZE)
     box = bytes(SecretBox(data_key).encrypt(sodium_pad(value.encode(), _PADDING_BYTES)))
+    # The code covers the header byte by byte: one order of names makes sealing again to the same principals comparable.
     ordered = sorted(recipients, key=lambda principal: principal.name)
     header = struct.pack("<BB", _VERSION, len(ordered))
     for principal in ordered:
         name = principal.name.encode()
         header += struct.pack("<B", len(name)) + name + principal.key_id
+        # By an anonymous sender: whoever seals needs no key of its own, and nobody else can open what was sealed.
         header += crypto_box_seal(data_key, principal.public_key)
     token = header + _tag(header, box, sealing_key)
     return {

@@ -244,6 +244,7 @@ class Terminals:
                 # Such as a container without a shell, or a link that breaks now, which ends its terminals anyway.
                 continue
             for mark, terminal in marks.items():
+                # Before the look at the screen, so that output that comes meanwhile counts as news at the next look.
                 end = terminal.output.end
                 with terminal.output.look() as (screen, _):
                     lines = [line.rstrip() for line in screen.grid.lines[: screen.y + 1]]

@@ -70,6 +70,8 @@ class Route(NamedTuple):
         if self.lease is None:
             raise ShellLost("The tunnel has no link.")
         deadline = Deadline(DIAL_SECONDS)
+        # A silent link would take the whole time of the dial. A lost one has to be noticed first, so that the tunnel
+        # opens another link for the client that waits.
         first = self.lease.link.first
         if not first.answers(deadline.within(PROBE_SECONDS).left()):
             raise ShellLost("The remote host does not respond.")
@@ -180,6 +182,8 @@ class RemotePort:
                 continue
             except (OSError, EOFError):
                 return
+            # Another client must not wait until this one's connection is made, which a host that drops packets makes
+            # long.
             self._loop.work(partial(self._dial, stream))
 
     def _dial(self, stream: ByteStream) -> None:
@@ -215,6 +219,7 @@ def _connected_for(stream: ByteStream) -> socket.socket:
             stream.sendall(greeting.reply(granted=False))
             raise
         unless_joined.callback(connected.close)
+        # Only now: a client that is told of success before the connection exists would take its failure for an end.
         stream.sendall(greeting.reply(granted=True))
         connected.sendall(target.rest)
         unless_joined.pop_all()

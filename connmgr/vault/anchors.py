@@ -89,6 +89,8 @@ class Anchors:
         name, value = _PREFIX + anchor.log, self._mac(text) + text
 
         def replace(tx: sa.Connection) -> Anchor | None:
+            # Two daemons that write copies of one log, such as after a clone of the machine, would otherwise take turns
+            # here, and each would find its file beyond the other's anchor.
             if not takes_over:
                 row = tx.execute(sa.select(meta).where(meta.c.name == name)).one_or_none()
                 last = row and self._read(row.name, row.value)

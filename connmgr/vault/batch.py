@@ -147,6 +147,7 @@ class Batches:
             if change.content is not None:
                 changes |= as_fields(change.content.moved(additions.folded))
             moved[change.id] = self._connections.update_within(tx, change.id, **changes, permits=permits, token=token)
+        # Their links lead through what was changed, and are closed by the caller.
         stale = dependents(tx, [change.id for change in batch.changes if change.content is not None])
         connection_rows.require(tx, batch.removals)
         removed = self._connections.remove_within(tx, batch.removals) if batch.removals else Removed()
@@ -200,6 +201,7 @@ class _Additions:
 
     def _settle(self, addition: Addition, category: str | None) -> tuple[str, bool]:
         content = addition.content
+        # It runs over an addition that exists already, under another id: with that one it may exist already, too.
         if not self.folded.keys().isdisjoint(_targets(content)):
             content = content.moved(self.folded)
             self._equal |= connection_rows.candidates(self._tx, [content.fingerprint])

@@ -59,6 +59,7 @@ def new_digest(tx: sa.Connection, row: Row, targets: set[str], over: Mapping[str
     :raises IntegrityError: ``row`` keeps its targets, and they do not match its digest.
     """
     anew = digest(over[id] for id in targets)
+    # With other targets the digest differs because of the change itself, which somebody with the right to it makes.
     if anew != row["way"] and targets == set(targets_of(tx, [row["id"]])[row["id"]]):
         raise tampered(row["id"])
     return anew
@@ -82,6 +83,7 @@ def rebound_dependents(tx: sa.Connection, key: VaultKey, before: Row, after: Row
     over = targets_of(tx, ids)
     rows = dict(connection_rows.by_id(tx, {*ids, *(target for targets in over.values() for target in targets)}))
     sound = [id for id in ids if connection_rows.intact(rows[id], key) and _is_sound(rows[id], rows, over)]
+    # Sound was judged by the rows as they were; bound is to the row as it will be.
     rows[before["id"]] = after
     return list(_rebound(sound, rows, over))
 

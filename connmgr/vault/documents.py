@@ -100,6 +100,8 @@ class Documents:
             before = self._one(tx, _BY_ID.with_for_update(), id=id)
             after = None if before is None else change(before)
             of_this = (table.c.kind == self._kind, table.c.id == id)
+            # `change` was called under the row lock of PostgreSQL, or as the only writer of SQLite: of two daemons that
+            # count or use up the same document, the second one sees what the first has made of it.
             if before is not None and after is None:
                 tx.execute(table.delete().where(*of_this))
             elif after is not None and after != before:
@@ -170,6 +172,8 @@ def counted(document: Document, **counts: Any) -> Document:
 
 def _counts(text: object) -> Mapping[str, Any]:
     try:
+        # Anybody who can write to the database can change counts: nonsense in them must not keep a token from being
+        # read.
         counts = json.loads(text) if isinstance(text, str) else {}
     except ValueError:
         return {}

@@ -82,6 +82,7 @@ class StoredFacts:
             rows.append(row | {"mac": _mac(row, self._key)})
 
         def work(tx: sa.Connection) -> bool:
+            # The connection may have been pointed at another machine while this one was asked.
             if connection_rows.basis(tx, connection) != basis:
                 return False
             tx.execute(table.delete().where(table.c.connection == connection, table.c.part.in_(list(parts))))

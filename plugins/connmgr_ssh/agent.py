@@ -85,6 +85,7 @@ class AgentClient:
         def sign(data: bytes, algorithm: str, deadline: Deadline) -> bytes:
             if touched:
                 self._touch()
+            # For RSA the flags choose the hash; without one an agent signs with SHA-1, which servers refuse.
             flags = struct.pack(">I", _FLAGS.get(algorithm.replace(CERTIFICATE, ""), 0))
             request = bytes([_SIGN]) + packed(blob) + packed(data) + flags
             try:
@@ -172,6 +173,7 @@ class ForwardedAgent:
     def _serve(self, stream: TcpStream) -> None:
         try:
             with self._agent.connect(ANSWER_SECONDS) as connection:
+                # Without a deadline: the program there holds its channel open between two signatures.
                 while request := _message(stream, Deadline(threading.TIMEOUT_MAX)):
                     connection.sendall(packed(request))
                     # The agent may ask its user to confirm (ssh-add -c).

@@ -75,6 +75,7 @@ class HostKeyVerifier:
         :raises HostKeyUnknown: the host is unknown, and new keys are not accepted.
         """
         key = HostKey(_type_of(blob), blob)
+        # First: a key that was revoked is refused even where it is pinned, or certified.
         self._refuse_revoked(key)
         if self._pin:
             self._compare(key, self._pin)
@@ -86,6 +87,7 @@ class HostKeyVerifier:
             raise self._changed(key, self._known_keys)
         if not self._accept_new:
             raise self._unknown(key, reason)
+        # Two logins may meet an unknown host at once. The file decides which key came first, under its lock.
         earlier = self._accepted.accept(self.name, key, deadline)
         if earlier is not None and earlier.key != key:
             raise self._changed(key, [earlier])

@@ -88,6 +88,8 @@ def _extended(sub: Sequence[int], rest: Iterator[Sequence[int]]) -> int | None:
         values = values[-3:] if kind == 2 else values[:1]
     else:
         kind = next(rest, [0])[0]
+        # Semicolons in place of colons: the values are the next parameters, and are used up even if they make no
+        # colour.
         values = [next(rest, [-1])[0] for _ in range({2: 3, 5: 1}.get(kind, 0))]
     if len(values) != {2: 3, 5: 1}.get(kind) or not all(0 <= value <= 255 for value in values):
         return None
