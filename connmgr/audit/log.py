@@ -439,9 +439,9 @@ class ResumePoint:
 
 
 def resume_point(
-    path: Path, here: LogLocation, chain: HashChain, known: Mapping[str, Anchor], *, is_shared: bool
+    path: Path, here: LogLocation, chain: HashChain, anchors: Mapping[str, Anchor], *, is_shared: bool
 ) -> ResumePoint:
-    """Return where the log ``path`` continues, or begins; ``known`` are the vault's anchors by logs.
+    """Return where the log ``path`` continues, or begins; ``anchors`` are the vault's anchors by logs.
 
     A file and its anchor never agree after a crash: entries reach the file first, the vault a second later. So a file
     that goes on beyond its anchor is continued at its end, if the chain leads from there back to the anchored line.
@@ -449,14 +449,14 @@ def resume_point(
     entry continues from the anchor, which leaves a gap that shows.
     """
     end = find_end(path)
-    here_before = [anchor for anchor in known.values() if anchor.place == here.place]
+    here_before = [anchor for anchor in anchors.values() if anchor.place == here.place]
     log = end.log or (here_before[0].log if end.line and here_before else None)
     if log is None:
         unused = [anchor.log for anchor in here_before if not anchor.seq]
         log = unused[0] if unused else secrets.token_hex(8)
-        others = [anchor for anchor in known.values() if anchor.seq]
+        others = [anchor for anchor in anchors.values() if anchor.seq]
         return ResumePoint(log, end.seq + 1, end.seq, chain.beginning(log), _others(others, here, is_shared), True)
-    anchor, reached = known.get(log), chain.hash(end.line)
+    anchor, reached = anchors.get(log), chain.hash(end.line)
     if anchor is None:
         return ResumePoint(log, end.seq, end.seq, reached, {"unanchored": True})
     remarks: dict[str, Any] = {}
@@ -471,13 +471,13 @@ def resume_point(
 
 def _others(others: list[Anchor], here: LogLocation, is_shared: bool) -> dict[str, Any]:
     """Return the remarks of a log that begins in a vault that knows ``others``."""
-    gone = [one for one in others if is_missed(one, here, is_shared=is_shared)]
-    others_in_use = [one for one in others if one not in gone]
+    gone = [anchor for anchor in others if is_missed(anchor, here, is_shared=is_shared)]
+    others_in_use = [anchor for anchor in others if anchor not in gone]
     remarks: dict[str, Any] = {}
     for name, logs in (("gone", gone), ("others", others_in_use)):
         if logs:
             newest = sorted(logs, key=lambda log: log.time, reverse=True)
-            remarks |= {name: [brief(one) for one in newest[:MAX_OTHERS]], f"{name}Number": len(logs)}
+            remarks |= {name: [brief(anchor) for anchor in newest[:MAX_OTHERS]], f"{name}Number": len(logs)}
     return remarks
 
 

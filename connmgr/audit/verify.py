@@ -205,12 +205,12 @@ def verify(path: Path, chain: HashChain, anchors: AnchorStore, also: Iterable[Pa
     return verdict
 
 
-def _other_files(walk: Walk, extra: Iterable[Path], known: Mapping[str, Anchor], here: LogLocation) -> list[Path]:
+def _other_files(walk: Walk, extra: Iterable[Path], anchors: Mapping[str, Anchor], here: LogLocation) -> list[Path]:
     """Return the current files of logs in the ``extra`` directories, and in other directories of this machine.
 
     Those are where the vault knows a log, and where the log of ``walk`` was before: the original of a copy.
     """
-    nearby = {anchor.directory for anchor in known.values() if anchor.seq and here.has_machine_of(anchor)}
+    nearby = {anchor.directory for anchor in anchors.values() if anchor.seq and here.has_machine_of(anchor)}
     directories, files = {walk.path.parent.resolve()}, []
     for directory in (*extra, *map(Path, sorted(nearby | walk.former))):
         at = directory.resolve()
@@ -273,7 +273,7 @@ def _list(
     verdict: Verdict,
     walks: list[Walk],
     copies: Mapping[Path, str],
-    known: Mapping[str, Anchor],
+    anchors: Mapping[str, Anchor],
     here: LogLocation,
     *,
     is_shared: bool,
@@ -283,12 +283,12 @@ def _list(
     for walk in walks:
         if walk.verdict.log is None:
             continue
-        anchor = known.get(walk.verdict.log)
+        anchor = anchors.get(walk.verdict.log)
         time = anchor.time if anchor else ""
         place = (host, str(walk.path.parent.resolve()))
         verdict.logs.append(KnownLog(walk.verdict.log, *place, walk.seq, time, copies.get(walk.path, VERIFIED)))
         read.add(walk.verdict.log)
-    for anchor in sorted(known.values(), key=lambda anchor: anchor.time, reverse=True):
+    for anchor in sorted(anchors.values(), key=lambda anchor: anchor.time, reverse=True):
         if anchor.log in read or not anchor.seq:
             continue
         state = UNREADABLE if here.has_machine_of(anchor) else ELSEWHERE
@@ -300,13 +300,13 @@ def _list(
             verdict.add(LogFault(GONE, more=f": {log.where}"))
 
 
-def _check_mentioned(verdict: Verdict, walks: list[Walk], known: Mapping[str, Anchor]) -> None:
+def _check_mentioned(verdict: Verdict, walks: list[Walk], anchors: Mapping[str, Anchor]) -> None:
     """Report logs that only an entry mentions, because the vault no longer knows them."""
     forgotten = {log for walk in walks for log in walk.forgotten}
     read = {walk.verdict.log for walk in walks}
     mentioned = {mention["trail"]: mention for walk in walks for mention in walk.mentioned if "trail" in mention}
     for id, mention in mentioned.items():
-        if id in read or id in known:
+        if id in read or id in anchors:
             continue
         host, _, directory = str(mention.get("place", "")).partition(":")
         log = KnownLog(id, host or "?", directory or "?", mention.get("seq", 0), mention.get("time", "?"), GONE)
@@ -329,7 +329,7 @@ class Walk:
         path: Path,
         chain: HashChain,
         verdict: Verdict,
-        known: Mapping[str, Anchor],
+        anchors: Mapping[str, Anchor],
         log: str | None,
         *,
         whole_names: bool = False,
@@ -348,7 +348,7 @@ class Walk:
         self._whole_names = whole_names
         self._chain = chain
         self._log = log
-        self._known = known
+        self._known = anchors
         self.seq = 0
         """The number of the last entry in its place."""
 
@@ -379,7 +379,7 @@ class Walk:
         path: Path,
         chain: HashChain,
         verdict: Verdict,
-        known: Mapping[str, Anchor],
+        anchors: Mapping[str, Anchor],
         log: str | None,
         *,
         whole_names: bool = False,
@@ -388,7 +388,7 @@ class Walk:
 
         :raises OSError: a file cannot be read.
         """
-        walk = cls(path, chain, verdict, known, log, whole_names=whole_names)
+        walk = cls(path, chain, verdict, anchors, log, whole_names=whole_names)
         with opened(path) as files:
             for file in reversed(files):
                 walk.file(walk.shown(Path(file.name)) or "", file)

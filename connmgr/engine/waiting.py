@@ -125,23 +125,23 @@ def blocked(transport: Transport, helpers: Helpers, marks: Iterable[str], timeou
 
 
 def waiting_work(
-    seen: Blocked | None, *printed: Sequence[str], before: WaitingWork | None = None
+    process: Blocked | None, *printed: Sequence[str], before: WaitingWork | None = None
 ) -> WaitingWork | None:
     """Return what silent work waits for, if it waits, by its processes and by the last lines of its outputs.
 
     The last line of an output is the unfinished one, empty if there is none. ``before`` is what it was known to wait
     for, if it has not moved since.
     """
-    if seen is None:
+    if process is None:
         return None
     unfinished = [lines[-1] for lines in printed if lines and lines[-1].strip()]
-    if not seen.reads and not any(map(_PROMPT.search, unfinished)):
+    if not process.reads and not any(map(_PROMPT.search, unfinished)):
         return None
     last = sorted((lines for lines in printed if any(lines)), key=lambda lines: bool(lines[-1].strip()))
     shown = tuple(line for lines in last for line in lines if line.strip())[-LINES:]
-    is_secret = seen.is_secret or any(map(_SECRET.search, unfinished))
+    is_secret = process.is_secret or any(map(_SECRET.search, unfinished))
     since = datetime.now(timezone.utc) if before is None else before.since
-    return WaitingWork(since, shown, is_secret, seen.reads)
+    return WaitingWork(since, shown, is_secret, process.reads)
 
 
 def last_lines(tail: bytes) -> list[str]:

@@ -106,7 +106,7 @@ class Gatherer:
     def gather(
         self,
         connections: Sequence[str],
-        wanted: Collection[str] | None,
+        names: Collection[str] | None,
         access: Access,
         *,
         parallel: int,
@@ -115,11 +115,11 @@ class Gatherer:
     ) -> Iterator[Gathered]:
         """Yield the outcome on each of ``connections`` as it comes; each may take ``timeout`` seconds.
 
-        ``wanted`` names the parts to gather, None all of them. Parts that were not gathered stay as they are.
+        ``names`` are those of the parts to gather; None means all. Parts that were not gathered stay as they are.
         :raises InvalidRequest: there is no such part.
         :raises CommandCancelled: ``cancellation`` was; what runs on the machines is ended.
         """
-        parts = self.chosen(wanted)
+        parts = self.chosen(names)
         within = Cancellation()
         with cancellation.waking(within.cancel):
             pool = ThreadPoolExecutor(parallel, "facts")
@@ -135,15 +135,15 @@ class Gatherer:
                 within.cancel()
                 pool.shutdown(cancel_futures=True)
 
-    def chosen(self, wanted: Collection[str] | None) -> list[Part]:
-        """Return the ``wanted`` parts, all of them if None.
+    def chosen(self, names: Collection[str] | None) -> list[Part]:
+        """Return the parts with these ``names``, all of them if None.
 
         :raises InvalidRequest: there is no such part.
         """
         parts = self.parts()
-        if unknown := [name for name in wanted or () if name not in parts]:
+        if unknown := [name for name in names or () if name not in parts]:
             raise InvalidRequest(f"parts: Unknown part {unknown[0]!r}; the parts are {', '.join(parts)}.")
-        return [part for name, part in parts.items() if wanted is None or name in wanted]
+        return [part for name, part in parts.items() if names is None or name in names]
 
     def one(
         self, connection: str, parts: Sequence[Part], access: Access, timeout: float, cancellation: Cancellation

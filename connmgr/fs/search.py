@@ -60,7 +60,7 @@ class TextLine:
     text: str
 
 
-def search(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, timeout: float) -> tuple[list[TextLine], bool]:
+def search(fs: RemoteFileSystem, path: bytes, query: SearchedText, timeout: float) -> tuple[list[TextLine], bool]:
     """Return lines of the file ``path``, or of the files below that directory, and whether these are all.
 
     Links are not followed; unreadable files, those with NUL and those over 1 GiB are passed over. With a gate the files
@@ -68,23 +68,23 @@ def search(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, timeout: flo
     checked.
     """
     deadline = Deadline(timeout)
-    lines = _found(fs, path, wanted, deadline) if fs.gate is None else _archived(fs, path, wanted, deadline)
+    lines = _found(fs, path, query, deadline) if fs.gate is None else _archived(fs, path, query, deadline)
     first: list[TextLine] = []
     for line in lines:
-        if line is None or len(first) == wanted.most:
+        if line is None or len(first) == query.most:
             return first, False
         first.append(line)
     return first, True
 
 
-def _found(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, deadline: Deadline) -> Iterator[TextLine | None]:
+def _found(fs: RemoteFileSystem, path: bytes, query: SearchedText, deadline: Deadline) -> Iterator[TextLine | None]:
     """Yield the lines that the remote host finds; None at last if it has not come to the end."""
     words: list[str | bytes] = [
         path,
-        wanted.text,
-        "1" if wanted.ignore_case else "",
-        wanted.names,
-        str(wanted.most + 1),
+        query.text,
+        "1" if query.ignore_case else "",
+        query.names,
+        str(query.most + 1),
     ]
     with fs.run(remote.SEARCH, words) as exchange:
         exchange.answer()
@@ -101,7 +101,7 @@ def _found(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, deadline: De
             rest, total = rest + piece, total + len(piece)
             at = 0
             while match := _FOUND.match(rest, _after_signs(rest, at)):
-                yield TextLine(match[1].removeprefix(b"./"), int(match[2]), wanted.around(match[3]))
+                yield TextLine(match[1].removeprefix(b"./"), int(match[2]), query.around(match[3]))
                 at = match.end()
             rest = rest[_after_signs(rest, at) :]
             if total > FOUND_BYTES or deadline.passed:
@@ -119,22 +119,22 @@ def _after_signs(data: bytes, at: int) -> int:
     return at
 
 
-def _archived(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, deadline: Deadline) -> Iterator[TextLine | None]:
+def _archived(fs: RemoteFileSystem, path: bytes, query: SearchedText, deadline: Deadline) -> Iterator[TextLine | None]:
     """Yield the lines that are found in an archive of the files; None at last if the time is over before its end."""
     archive = Archive(fs, path)
     try:
         reader = TarReader(archive)
         for member in reader:
             name = member.name.removeprefix(b"./")
-            is_wanted = member.kind == FILE and fnmatch.fnmatchcase(name.rpartition(b"/")[2], wanted.names.encode())
-            for piece in _lines_of(reader.content(), wanted) if is_wanted else ():
+            is_wanted = member.kind == FILE and fnmatch.fnmatchcase(name.rpartition(b"/")[2], query.names.encode())
+            for piece in _lines_of(reader.content(), query) if is_wanted else ():
                 fs.cancellation.require()
                 if deadline.passed:
                     yield None
                     return
                 if piece is not None:
                     number, line = piece
-                    yield TextLine(name, number, wanted.around(line))
+                    yield TextLine(name, number, query.around(line))
             if deadline.passed:
                 yield None
                 return
@@ -142,7 +142,7 @@ def _archived(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, deadline:
         archive.close()
 
 
-def _lines_of(pieces: Iterable[memoryview], wanted: SearchedText) -> Iterator[tuple[int, bytes] | None]:
+def _lines_of(pieces: Iterable[memoryview], query: SearchedText) -> Iterator[tuple[int, bytes] | None]:
     """Yield the lines that have the text with their numbers, and None after each piece; nothing of a binary file."""
     number, rest = 1, b""
     for view in pieces:
@@ -150,12 +150,12 @@ def _lines_of(pieces: Iterable[memoryview], wanted: SearchedText) -> Iterator[tu
         if b"\0" in piece:
             return
         # Most pieces do not have the text: one look at the whole is cheaper than a look at each line.
-        *lines, rest = piece.split(b"\n") if wanted.has(piece) else (b"", piece[piece.rfind(b"\n") + 1 :])
+        *lines, rest = piece.split(b"\n") if query.has(piece) else (b"", piece[piece.rfind(b"\n") + 1 :])
         for at, line in enumerate(lines):
-            if wanted.has(line):
+            if query.has(line):
                 yield number + at, line
         number += piece.count(b"\n")
         rest = rest[-LINE_BYTES:]
         yield None
-    if wanted.has(rest):
+    if query.has(rest):
         yield number, rest

@@ -130,8 +130,8 @@ class CachedJob:
     @property
     def over(self) -> bool:
         """Whether the job has ended, and its output is complete."""
-        seen = self._last.seen
-        return self.stored.state in ENDED and (seen is None or (seen.stdout.ended and seen.stderr.ended))
+        last = self._last.seen
+        return self.stored.state in ENDED and (last is None or (last.stdout.ended and last.stderr.ended))
 
     @property
     def waiting(self) -> bool:
@@ -151,15 +151,15 @@ class CachedJob:
         finally:
             self._reading.release()
 
-    def moved_on(self, seen: RemoteJob) -> RemoteJob:
-        """Return ``seen``, with what the job was known to wait for, if it has printed nothing since."""
+    def moved_on(self, remote_job: RemoteJob) -> RemoteJob:
+        """Return ``remote_job``, with what the job was known to wait for, if it has printed nothing since."""
         before = self._last.seen
         if before is None and self.stored.created + timedelta(seconds=SILENT_SECONDS) < now():
             # Older than this daemon's knowledge of it, and so perhaps silent for long.
-            self.lull = Lull(_progress(seen), float("-inf"))
-        still = self.lull.note(_progress(seen))
-        waiting = before.waiting if still and before is not None and seen.state == RUNNING else None
-        return replace(seen, waiting=waiting)
+            self.lull = Lull(_progress(remote_job), float("-inf"))
+        still = self.lull.note(_progress(remote_job))
+        waiting = before.waiting if still and before is not None and remote_job.state == RUNNING else None
+        return replace(remote_job, waiting=waiting)
 
     def went_on(self) -> bool:
         """Note that the job got input; return whether it was known to wait for that."""
@@ -189,7 +189,7 @@ class CachedJob:
 
     def publish(
         self,
-        seen: RemoteJob,
+        remote_job: RemoteJob,
         stdout_offset: int = 0,
         stdout: bytes = b"",
         stderr_offset: int = 0,
@@ -201,15 +201,15 @@ class CachedJob:
         """Store the seen state of the job, notify the waiters of news, and ``tell`` if it waits or goes on."""
         with self._lock:
             before = self._last
-            version = before.version + (seen != before.seen or before.stale)
-            now = JobOutput(seen, False, version, stdout_offset, stdout, stderr_offset, stderr, directory)
+            version = before.version + (remote_job != before.seen or before.stale)
+            now = JobOutput(remote_job, False, version, stdout_offset, stdout, stderr_offset, stderr, directory)
             if stdout or stderr or version != before.version:
                 # Otherwise the earlier output still serves other callers.
                 self._last = now
             self._seen_at = time.monotonic()
             callbacks = self._take_waiting() if version != before.version else []
             waited = before.seen is not None and before.seen.waiting is not None
-        if seen.state == RUNNING and waited != (seen.waiting is not None):
+        if remote_job.state == RUNNING and waited != (remote_job.waiting is not None):
             tell(RUNNING if waited else WAITING)
         for callback in callbacks:
             callback()
@@ -692,14 +692,14 @@ class Jobs:
         )
 
 
-def _may_begin(stored: StoredJob, seen: RemoteJob) -> bool:
+def _may_begin(stored: StoredJob, remote_job: RemoteJob) -> bool:
     """Whether a job that does not run yet was requested so recently that it may still begin."""
-    return seen.state in (GONE, STARTING) and stored.state == STARTING and stored.created + BEGIN_WITHIN > now()
+    return remote_job.state in (GONE, STARTING) and stored.state == STARTING and stored.created + BEGIN_WITHIN > now()
 
 
-def _progress(seen: RemoteJob) -> tuple[str, int, int]:
+def _progress(remote_job: RemoteJob) -> tuple[str, int, int]:
     """Return what changes as long as a job is not silent."""
-    return seen.state, seen.stdout.size, seen.stderr.size
+    return remote_job.state, remote_job.stdout.size, remote_job.stderr.size
 
 
 def remote_name(id: str) -> str:

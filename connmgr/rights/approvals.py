@@ -191,38 +191,38 @@ class Approvals:
 
     def __init__(
         self,
-        stored: Documents,
+        documents: Documents,
         key: bytes,
         continuation: Callable[[], Continuation],
         requested: Callable[[Mapping[str, Any]], object],
         publish: Publish = unheard,
     ) -> None:
         self._publish = publish
-        self._stored, self._key, self._continuation, self._requested = stored, key, continuation, requested
+        self._documents, self._key, self._continuation, self._requested = documents, key, continuation, requested
         self._lock = threading.Lock()
         self.waiters = ApprovalWaiters(self._is_decided)
 
     def require(
         self,
         holder: Holder,
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         wait: float = 0,
         askers: Collection[str] = (),
         grounds: Sequence[Ground] = (),
         proposal: Proposal | None = None,
     ) -> str:
-        """Return the id of an approval of exactly what is ``asked``, on these ``grounds``.
+        """Return the id of an approval of exactly this ``request``, on these ``grounds``.
 
         :raises Suspended: nobody has decided, and the request may wait until it is ``wait`` seconds old.
         :raises ApprovalRequired: nobody has decided; ``details`` have ``approval``, its id, and ``expires``.
         :raises ApprovalDenied: a person has refused it.
         :raises PolicyDenied, QuotaExceeded: it is too long to be shown, or too many requests wait.
         """
-        # `asked` is JSON with everything that decides what is done; `askers` are the ids of the tokens whose rules ask.
+        # `request` is JSON with everything that decides what is done, `askers` are the ids of tokens whose rules ask.
         # A suspended request runs again from its beginning when there is news, and comes here again: what it has found
         # or used up already is kept. An approval given once is used up, unless give_back() follows.
         ids = self._continuation().memory.setdefault("approvals", {})
-        question = replace(self._question(holder, asked, askers, grounds), proposal=proposal)
+        question = replace(self._question(holder, request, askers, grounds), proposal=proposal)
         begun: dict[str, str] = self._continuation().memory.get(_BEGUN, {})
         if question.subject in begun:
             # It runs already, as a job: it does not matter where the shell moves while the request waits for its end.
@@ -272,18 +272,18 @@ class Approvals:
     def give_back(self) -> None:
         """Restore the approvals that this request has used up, unless it has :meth:`begun`."""
         for before in self._continuation().memory.pop(_USED, ()):
-            self._stored.remove([before.id])
+            self._documents.remove([before.id])
             # If the same was asked again meanwhile, nothing is added.
-            self._stored.add(before)
+            self._documents.add(before)
 
     def query(self, states: Collection[str] = STATES) -> list[Approval]:
         """Return the approvals in one of ``states`` that are not over, oldest first."""
-        approvals = map(Approval.of, self._stored.all())
+        approvals = map(Approval.of, self._documents.all())
         return [approval for approval in approvals if approval.state in states and not approval.is_over]
 
     def get(self, id: str) -> Approval:
         """Return an approval that is not over; raise :class:`UnknownApproval`."""
-        document = self._stored.get(id)
+        document = self._documents.get(id)
         approval = None if document is None else Approval.of(document)
         if approval is None or approval.state == USED or approval.is_over:
             raise UnknownApproval(id)
@@ -318,7 +318,7 @@ class Approvals:
                 return one
             return replace(one, body={**one.body, **decided}, expires=now() + lasts)
 
-        changed = self._stored.change(id, change)
+        changed = self._documents.change(id, change)
         if changed is None or changed.body["state"] != state:
             raise UnknownApproval(id)
         self.waiters.tell([id])
@@ -337,17 +337,17 @@ class Approvals:
         )
 
     def _question(
-        self, holder: Holder, asked: Mapping[str, Any], askers: Collection[str], grounds: Sequence[Ground]
+        self, holder: Holder, request: Mapping[str, Any], askers: Collection[str], grounds: Sequence[Ground]
     ) -> _Question:
         shown = [ground.shown() for ground in grounds]
-        whole = {**asked, **({"on": shown} if shown else {})}
+        whole = {**request, **({"on": shown} if shown else {})}
         if len(canonical(whole)) > MAX_BYTES:
             raise PolicyDenied(
                 f"The request is too long to be approved: a person would read more than {MAX_BYTES // 1024} KiB."
             )
-        subject = self._digest([holder.id, asked])
+        subject = self._digest([holder.id, request])
         # The directory in which a shell starts is shown if it is known, and is the same ground if it is not.
-        digest = self._digest([holder.id, asked, [ground.bound for ground in grounds]]) if grounds else subject
+        digest = self._digest([holder.id, request, [ground.bound for ground in grounds]]) if grounds else subject
         return _Question(holder, whole, list(askers), subject, digest)
 
     def _digest(self, value: Any) -> str:
@@ -355,12 +355,12 @@ class Approvals:
 
     def _current(self, digest: str) -> Approval | None:
         """Return the approval with this digest, unless it is over."""
-        document = self._stored.by_key(digest)
+        document = self._documents.by_key(digest)
         if document is None:
             return None
         approval = Approval.of(document)
         if approval.is_over:
-            self._stored.remove([approval.id])
+            self._documents.remove([approval.id])
             return None
         return approval
 
@@ -381,7 +381,7 @@ class Approvals:
         document = Document(key=digest, body=body, expires=now() + timedelta(minutes=DECISION_MINUTES))
         with self._lock:
             self._require_room(holder)
-            added = self._stored.add(document, most=MAX_KEPT)
+            added = self._documents.add(document, most=MAX_KEPT)
         if not added:
             # Another daemon may have received the same request just now.
             other = self._current(digest)
@@ -401,7 +401,7 @@ class Approvals:
         """Return what has moved since the same was asked on another ground; empty if it was not."""
         if question.digest == question.subject:
             return []
-        documents = [document for document in self._stored.all() if document.body.get("subject") == question.subject]
+        documents = [document for document in self._documents.all() if document.body.get("subject") == question.subject]
         latest = max(
             (document for document in documents if document.expires and document.expires > now()),
             key=lambda document: document.created,
@@ -412,9 +412,9 @@ class Approvals:
         return all_differences(Approval.of(latest).on, question.asked["on"])
 
     def _require_room(self, holder: Holder) -> None:
-        approvals = list(map(Approval.of, self._stored.all()))
+        approvals = list(map(Approval.of, self._documents.all()))
         if over := [approval.id for approval in approvals if approval.is_over]:
-            self._stored.remove(over)
+            self._documents.remove(over)
         # Otherwise a token could create others and fill the store through them.
         root = holder.lineage[-1].id
         pending = [
@@ -442,7 +442,7 @@ class Approvals:
             # With a new key, so that the next request for the same asks again.
             return replace(one, key=f"used-{id}", body={**one.body, "state": USED, "use": use, "asked": {}, "on": on})
 
-        changed = self._stored.change(id, change)
+        changed = self._documents.change(id, change)
         if before is None or changed is None or changed.body.get("use") != use:
             return False
         self._continuation().memory.setdefault(_USED, []).append(before)
@@ -450,7 +450,7 @@ class Approvals:
         return True
 
     def _is_decided(self, id: str) -> bool:
-        document = self._stored.get(id)
+        document = self._documents.get(id)
         return document is None or document.body["state"] != PENDING
 
 

@@ -147,8 +147,8 @@ class SavedCommand:
 class SavedCommands:
     """The saved commands of a vault. Safe to use from several threads."""
 
-    def __init__(self, stored: Documents) -> None:
-        self._stored = stored
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
 
     def save(self, command: SavedCommand, *, replaces: bool) -> None:
         """Store ``command``; if it ``replaces``, in place of one of its name.
@@ -156,34 +156,34 @@ class SavedCommands:
         :raises CommandExists: there is one of the name.
         :raises InvalidRequest: there are too many.
         """
-        if self._stored.add(Document(key=command.name, body=command.body), most=MAX_COMMANDS):
+        if self._documents.add(Document(key=command.name, body=command.body), most=MAX_COMMANDS):
             return
         # The vault refused it: the name is taken, or there is no room. Another daemon may have removed that command
         # since.
-        before = self._stored.by_key(command.name)
+        before = self._documents.by_key(command.name)
         if before is None:
             raise InvalidRequest(f"name: {MAX_COMMANDS} commands are saved already: remove one first.")
         if not replaces:
             raise CommandExists(f"A command named {command.name} exists already; replace puts this one in its place.")
-        self._stored.change(before.id, lambda document: replace(document, body=command.body))
+        self._documents.change(before.id, lambda document: replace(document, body=command.body))
 
     def all(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Return name and body of all commands, ordered by name."""
-        return sorted((document.key, document.body) for document in self._stored.all())
+        return sorted((document.key, document.body) for document in self._documents.all())
 
     def get(self, name: str) -> SavedCommand:
         """Return the command ``name``, or raise :class:`UnknownCommand`."""
-        document = self._stored.by_key(name)
+        document = self._documents.by_key(name)
         if document is None:
             raise UnknownCommand(name)
         return SavedCommand.read(name, document.body)
 
     def remove(self, name: str) -> None:
         """Remove a command; raise :class:`UnknownCommand` if there is none of the name."""
-        document = self._stored.by_key(name)
+        document = self._documents.by_key(name)
         if document is None:
             raise UnknownCommand(name)
-        self._stored.remove([document.id])
+        self._documents.remove([document.id])
 
 
 def _read_parameters(declared: JsonValue) -> dict[str, Element]:

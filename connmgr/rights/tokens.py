@@ -77,9 +77,9 @@ class Grants:
     in use were revoked or have expired.
     """
 
-    def __init__(self, stored: Documents, key: bytes, ended: Ended, publish: Publish = unheard) -> None:
-        self._stored, self._key, self._ended, self._publish = stored, key, ended, publish
-        self.in_use = TokensInUse(stored, ended)
+    def __init__(self, documents: Documents, key: bytes, ended: Ended, publish: Publish = unheard) -> None:
+        self._documents, self._key, self._ended, self._publish = documents, key, ended, publish
+        self.in_use = TokensInUse(documents, ended)
 
     def create(self, request: TokenCreateRequest, creator: Grant | None) -> tuple[str, Document, Grant]:
         """Create a token.
@@ -102,7 +102,7 @@ class Grants:
         document = Document(key=self._digest(secret), body=stored_body, expires=end)
         grant = Grant.load(document, creator, is_new=True)
         self._make_room(creator)
-        if not self._stored.add(document, most=MAX_TOKENS):
+        if not self._documents.add(document, most=MAX_TOKENS):
             raise TokenLimit(f"There are {MAX_TOKENS} valid tokens already: revoke some first.")
         self._tell("created", grant)
         return secret, document, grant
@@ -112,7 +112,7 @@ class Grants:
 
         :raises InvalidToken: no token has this text.
         """
-        document = self._stored.by_key(self._digest(secret))
+        document = self._documents.by_key(self._digest(secret))
         if document is None:
             raise InvalidToken("Unknown token: check its text, or ask for a new one.")
         return self.in_use.keep(document)
@@ -122,7 +122,7 @@ class Grants:
 
         :raises TokenRevoked: it was removed, some time after its end.
         """
-        document = self._stored.get(id)
+        document = self._documents.get(id)
         if document is None:
             raise TokenRevoked(REVOKED)
         return self.in_use.keep(document)
@@ -132,14 +132,14 @@ class Grants:
 
         :raises InvalidToken: it was removed meanwhile.
         """
-        document = self._stored.get(grant.id)
+        document = self._documents.get(grant.id)
         if document is None:
             raise InvalidToken("Unknown token: it was removed meanwhile.")
         return document
 
     def all(self, creator: Grant | None) -> list[StoredToken]:
         """Return all tokens for the owner, or those created with ``creator``."""
-        tokens = stored_tokens(self._stored.all())
+        tokens = stored_tokens(self._documents.all())
         return tokens if creator is None else [token for token in tokens if token.comes_from(creator.id)]
 
     def get(self, id: str, creator: Grant | None) -> Grant:
@@ -152,7 +152,7 @@ class Grants:
         :raises UnknownToken: the token does not exist, or does not descend from ``creator``.
         """
         grant = self._require(id, creator)
-        self._stored.change(
+        self._documents.change(
             id, lambda document: replace(document, body={**document.body, "revoked": now().isoformat()})
         )
         self.in_use.end_those_of(id)
@@ -175,10 +175,10 @@ class Grants:
             end = now() + timedelta(seconds=document.body["lasts"]) if expires is None else expires
             return replace(document, expires=_end_of(end, creator))
 
-        changed = self._stored.change(id, renewed)
+        changed = self._documents.change(id, renewed)
         if changed is None:
             raise UnknownToken(id)
-        grant = grant_of(self._stored, changed)
+        grant = grant_of(self._documents, changed)
         self._tell("renewed", grant)
         return changed, grant
 
@@ -196,7 +196,7 @@ class Grants:
                 load_rules(rules_now, are_stored=True)
                 return replace(document, body={**document.body, "rules": rules_now})
 
-            self._stored.change(id, learnt_by)
+            self._documents.change(id, learnt_by)
             self.in_use.read_those_of(id)
 
     def _tell(self, change: str, grant: Grant) -> None:
@@ -207,8 +207,8 @@ class Grants:
         return blake2b(secret.encode(errors="surrogatepass"), key=self._key, digest_size=32).hexdigest()
 
     def _require(self, id: str, creator: Grant | None) -> Grant:
-        document = self._stored.get(id)
-        grant = None if document is None else grant_of(self._stored, document)
+        document = self._documents.get(id)
+        grant = None if document is None else grant_of(self._documents, document)
         if grant is None or (creator is not None and all(ancestor.id != creator.id for ancestor in grant.lineage[1:])):
             raise UnknownToken(id)
         return grant
@@ -221,7 +221,7 @@ class Grants:
         tokens = self.all(None)
         if creator is not None and sum(token.comes_from(creator.id) for token in tokens) >= MAX_BELOW:
             raise TokenLimit(f"{MAX_BELOW} tokens were created with this one already: revoke some first.")
-        self._stored.remove(dispensable(tokens, now(), is_full=len(tokens) >= MAX_TOKENS))
+        self._documents.remove(dispensable(tokens, now(), is_full=len(tokens) >= MAX_TOKENS))
 
 
 def _check_scopes(scopes: Sequence[str], creator: Grant | None) -> None:
@@ -278,8 +278,8 @@ class TokensInUse:
     ``ended`` is called, from any thread, when some were revoked or have expired.
     """
 
-    def __init__(self, stored: Documents, ended: Ended) -> None:
-        self._stored, self._ended = stored, ended
+    def __init__(self, documents: Documents, ended: Ended) -> None:
+        self._documents, self._ended = documents, ended
         self._lock = threading.Lock()
         self._live: dict[str, Live] = {}
         # Ended tokens too, while callers refer to them: a token that is renewed must not exist twice, with two counts.
@@ -292,7 +292,7 @@ class TokensInUse:
 
         :raises InvalidToken: an ancestor was removed.
         """
-        grant, at = grant_of(self._stored, document), time.monotonic()
+        grant, at = grant_of(self._documents, document), time.monotonic()
         # The document may have changed since it was read. No code is empty, so the first check finds them all different
         # and reads the token again.
         codes = {ancestor.id: b"" for ancestor in grant.lineage}
@@ -359,16 +359,16 @@ class TokensInUse:
     def _keep_above(self, grant: Grant) -> None:
         """Keep the ancestors of a token in use in memory too, and count for them."""
         if grant.parent is not None and grant.parent.id not in self._live:
-            above = self._stored.get(grant.parent.id)
+            above = self._documents.get(grant.parent.id)
             if above is not None and not grant.parent.invalid(now()):
                 self.keep(above)
 
     def _read(self, live: Live) -> None:
         """Read a token and its ancestors again."""
-        at, codes = time.monotonic(), self._stored.codes(ancestor.id for ancestor in live.grant.lineage)
+        at, codes = time.monotonic(), self._documents.codes(ancestor.id for ancestor in live.grant.lineage)
         try:
-            document = self._stored.get(live.grant.id)
-            grant = replace(live.grant, revoked=True) if document is None else grant_of(self._stored, document)
+            document = self._documents.get(live.grant.id)
+            grant = replace(live.grant, revoked=True) if document is None else grant_of(self._documents, document)
         except (IntegrityError, InvalidToken):
             # Somebody changed the token or an ancestor outside of connmgr, or removed it: no right is left.
             document, grant = None, replace(live.grant, revoked=True)
@@ -416,7 +416,7 @@ class TokensInUse:
         with self._lock:
             lives = list(self._live.values())
         at = time.monotonic()
-        codes = self._stored.codes({ancestor.id for live in lives for ancestor in live.grant.lineage})
+        codes = self._documents.codes({ancestor.id for live in lives for ancestor in live.grant.lineage})
         for live in lives:
             if any(codes.get(id) != code for id, code in live.codes.items()):
                 self._read(live)
@@ -447,7 +447,7 @@ class TokensInUse:
                 before = document.counts.get("used", 0) if document.counts.get("day") == day else 0
                 return counted(document, day=day, used=before + more, lastUsed=now().isoformat())
 
-            document = self._stored.change(live.grant.id, count)
+            document = self._documents.change(live.grant.id, count)
             with self._lock:
                 live.counted_at = at
                 # Requests that were counted while the vault was written stay uncounted. After midnight all begin anew.

@@ -126,9 +126,9 @@ class Visibility:
 
     def visible(self, grant: Grant, ids: Iterable[str]) -> list[str]:
         """Return those of ``ids`` that are in sight, in their order."""
-        in_order = list(ids)
-        facts = self.of(in_order)
-        return [id for id in in_order if id in facts and _sees(grant, facts[id])]
+        all_ids = list(ids)
+        facts = self.of(all_ids)
+        return [id for id in all_ids if id in facts and _sees(grant, facts[id])]
 
     def visible_categories(self, grant: Grant, ids: Iterable[str]) -> list[str]:
         """Return those of the categories ``ids`` that are in sight.

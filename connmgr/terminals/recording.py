@@ -102,7 +102,7 @@ class Recordings:
         def grow(size: int) -> int:
             return self._grant(file_name, holder, size)
 
-        return Recording(file, self._limit, header, granted=first, grow=grow, ended=lambda: self._ended(file_name))
+        return Recording(file, self._limit, header, size=first, grow=grow, ended=lambda: self._ended(file_name))
 
     def tidy(self) -> None:
         """Remove the recordings that are too old."""
@@ -198,7 +198,7 @@ class Recording:
         limit: int,
         header: Mapping[str, object],
         *,
-        granted: int,
+        size: int,
         grow: Callable[[int], int],
         ended: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
@@ -206,7 +206,7 @@ class Recording:
         self.cut: str | None = None
         """Why it ended before its terminal: ``limit`` or ``error``."""
         self._file = file
-        self._room, self._granted = limit, granted
+        self._room, self._granted = limit, size
         self._grow, self._ended = grow, ended
         self._clock = clock
         self._began = clock()
