@@ -237,10 +237,10 @@ class MultiplexClient:
             self.refuse(request.number, "Multiple sessions not supported")
             return True
         assert isinstance(request, NewSession | StdioForward), "others have no descriptors"  # noqa: S101
-        taken, self._descriptors = self._descriptors, []
+        descriptors, self._descriptors = self._descriptors, []
         why_busy = self._host.why_busy(self.at)
         self._timer.cancel()
-        self.passenger = Passenger(self._host, self, request, taken)
+        self.passenger = Passenger(self._host, self, request, descriptors)
         self.passenger.begin(why_busy)
         return True
 
@@ -251,25 +251,25 @@ class MultiplexClient:
         if fault is not None:
             self.refuse(request.number, fault)
             return
-        wanted = _members(self.at.connection, request.forward)
+        forward = _members(self.at.connection, request.forward)
         if isinstance(request, OpenForward):
-            self._carry_out("/multiplex/forward", wanted, request, partial(self._forwarded, request, wanted))
+            self._carry_out("/multiplex/forward", forward, request, partial(self._forwarded, request, forward))
         else:
-            self._carry_out("/multiplex/cancel", wanted, request, partial(self._cancelled, request, wanted))
+            self._carry_out("/multiplex/cancel", forward, request, partial(self._cancelled, request, forward))
 
-    def _forwarded(self, request: OpenForward, wanted: Mapping[str, Any], answered: Mapping[str, Any]) -> None:
+    def _forwarded(self, request: OpenForward, forward: Mapping[str, Any], answered: Mapping[str, Any]) -> None:
         if self.closed:
-            if not self._host.is_kept(self.at, wanted):
-                self._loop.work(partial(self._cancel, wanted))
+            if not self._host.is_kept(self.at, forward):
+                self._loop.work(partial(self._cancel, forward))
             return
-        self.forwards.append(wanted)
+        self.forwards.append(forward)
         if request.forward.kind == packets.REMOTE and not request.forward.listen_port:
             self.answer(packets.REMOTE_PORT, request.number, answered["port"])
         else:
             self.answer(packets.OK, request.number)
 
-    def _cancelled(self, request: CloseForward, wanted: Mapping[str, Any], _: Mapping[str, Any]) -> None:
-        self._host.keep(self.at, wanted, lasts=False)
+    def _cancelled(self, request: CloseForward, forward: Mapping[str, Any], _: Mapping[str, Any]) -> None:
+        self._host.keep(self.at, forward, lasts=False)
         self.answer(packets.OK, request.number)
 
     def _renew(self, request: StopListening | Terminate) -> None:

@@ -73,8 +73,10 @@ def hosts_of(connections: Collection[Listed]) -> dict[str, list[str]]:
 def _candidates(connections: Collection[Listed]) -> dict[str, list[str]]:
     """Return the names that each of ``connections`` could have as a host, if no other had them."""
     names = {
-        one.id: ["local"] if one.id == LOCAL else list(dict.fromkeys((one.path[-1], "+".join(one.path))))
-        for one in connections
+        connection.id: ["local"]
+        if connection.id == LOCAL
+        else list(dict.fromkeys((connection.path[-1], "+".join(connection.path))))
+        for connection in connections
     }
     return {id: [name for name in some if _HOST.fullmatch(name)] for id, some in names.items()}
 
@@ -113,7 +115,11 @@ class SshConfigs:
     def with_shells(self) -> dict[str, Listed]:
         """Return the connections that have shells, by their ids, in the order of their paths."""
         usage = {entry.type.name: entry.type.usage_category for entry in self._registry}
-        return {one.id: one for one in self._vault.connections.listed() if usage.get(one.type) == SHELL}
+        return {
+            connection.id: connection
+            for connection in self._vault.connections.listed()
+            if usage.get(connection.type) == SHELL
+        }
 
     def render(self, listed: Mapping[str, Listed], paths: Mapping[str, Path], program: Sequence[str]) -> Rendered:
         """Return the configuration for the sockets at ``paths``, by connection, and give them their second names.
@@ -122,13 +128,15 @@ class SshConfigs:
         :raises OSError: a second name cannot be given.
         """
         names = hosts_of(listed.values())
-        stored = {
-            id: one for id, one in self._vault.connections.each(list(paths)).items() if isinstance(one, Connection)
+        records = {
+            id: record
+            for id, record in self._vault.connections.each(list(paths)).items()
+            if isinstance(record, Connection)
         }
         hosts: dict[str, SshHost] = {}
         unnamed: list[list[str]] = []
         for id, path in paths.items():
-            host = self._host(stored[id], names[id], path) if names[id] and id in stored else None
+            host = self._host(records[id], names[id], path) if names[id] and id in records else None
             if host is None:
                 unnamed.append(list(listed[id].path))
                 continue
@@ -139,60 +147,62 @@ class SshConfigs:
         blocks = [_block(host, program) for host in hosts.values()] + [_refusal(name, program) for name in shared]
         return Rendered("\n".join(blocks), hosts, unnamed)
 
-    def choose(self, wanted: Wanted, *, for_owner: bool) -> Chosen:
-        """Return what is ``wanted`` of the connections that have shells.
+    def choose(self, selection: Wanted, *, for_owner: bool) -> Chosen:
+        """Return the ``selection`` among the connections that have shells.
 
         For the owner, a connection that a token has made or changed is left out, unless it is wanted by its id, and
         takes no name away from another.
         """
         # Otherwise a token could put itself in the place of any host that the owner's programs call.
         listed = self.with_shells()
-        foreign = self._set_by_tokens(listed) - set(wanted.connections) if for_owner else frozenset[str]()
-        chosen = wanted.choose(self._vault, listed)
+        foreign = self._set_by_tokens(listed) - set(selection.connections) if for_owner else frozenset[str]()
+        chosen = selection.choose(self._vault, listed)
         return Chosen(
             [id for id in chosen if id not in foreign],
-            {id: one for id, one in listed.items() if id not in foreign},
+            {id: connection for id, connection in listed.items() if id not in foreign},
             [list(listed[id].path) for id in chosen if id in foreign],
         )
 
     def _set_by_tokens(self, ids: Collection[str]) -> frozenset[str]:
-        stored = self._vault.connections.each(ids).values()
-        return frozenset(one.id for one in stored if isinstance(one, Connection) and SET_BY_TOKEN in one.cache)
+        records = self._vault.connections.each(ids).values()
+        return frozenset(
+            record.id for record in records if isinstance(record, Connection) and SET_BY_TOKEN in record.cache
+        )
 
-    def _host(self, stored: Connection, names: Sequence[str], path: Path) -> SshHost | None:
+    def _host(self, record: Connection, names: Sequence[str], path: Path) -> SshHost | None:
         """Return the host of a connection, None if its user or its path do not fit into a path of a socket."""
-        user, port = self._known_login(stored)
-        host = SshHost(names, path, user, port, bool(stored.data.get("forwardAgent")))
+        user, port = self._known_login(record)
+        host = SshHost(names, path, user, port, bool(record.data.get("forwardAgent")))
         fits = _USER.fullmatch(user) and len(os.fsencode(host.expected)) <= MAX_PATH_BYTES
         return host if fits else None
 
-    def _known_login(self, stored: Connection) -> tuple[str, int]:
+    def _known_login(self, record: Connection) -> tuple[str, int]:
         """Return what :meth:`_login` has found lately; for each of thousands, ssh_config would be read each time."""
         at = time.monotonic()
-        asked, data, login = self._logins.get(stored.id, (-LOGIN_SECONDS, {}, ("", 0)))
-        if at - asked >= LOGIN_SECONDS or data != stored.data:
-            login = self._login(stored)
-            self._logins[stored.id] = at, stored.data, login
+        asked_at, data, login = self._logins.get(record.id, (-LOGIN_SECONDS, {}, ("", 0)))
+        if at - asked_at >= LOGIN_SECONDS or data != record.data:
+            login = self._login(record)
+            self._logins[record.id] = at, record.data, login
         return login
 
-    def _login(self, stored: Connection) -> tuple[str, int]:
+    def _login(self, record: Connection) -> tuple[str, int]:
         """Return the user and the port of a connection, as its type knows them."""
-        if stored.id == LOCAL:
+        if record.id == LOCAL:
             import pwd
 
             return pwd.getpwuid(os.geteuid()).pw_name, SSH_PORT
-        user, port = stored.data.get("user"), stored.data.get("port")
+        user, port = record.data.get("user"), record.data.get("port")
         if not (isinstance(user, str) and user and isinstance(port, int) and port != SSH_PORT):
-            kind = self._registry.get(stored.type)
+            kind = self._registry.get(record.type)
             if isinstance(kind, ConnectionType):
                 try:
-                    dialled = kind.dialled(map_secrets(kind.schema(), stored.data, lambda _: ""))
+                    dialled = kind.dialled(map_secrets(kind.schema(), record.data, lambda _: ""))
                 except OperationError:
                     # What ssh_config says cannot be read; a login would fail for the same reason, and say so.
                     dialled = ()
                 if dialled:
                     return dialled[-1].user, dialled[-1].port
-            if not user and stored.data.get("elevated"):
+            if not user and record.data.get("elevated"):
                 user = "root"
         return (user if isinstance(user, str) and user else UNSAID_USER), (port if isinstance(port, int) else SSH_PORT)
 
@@ -279,7 +289,9 @@ class Wanted(NamedTuple):
             return list(listed)
         chosen = set(self.connections)
         for path, name in self.filters:
-            chosen |= {one.id for one in vault.connections.listed(connection_filter=path, name_filter=name)}
+            chosen |= {
+                connection.id for connection in vault.connections.listed(connection_filter=path, name_filter=name)
+            }
         return [id for id in listed if id in chosen]
 
 
@@ -307,31 +319,31 @@ class KeptConfig:
         self._due, self._closing = threading.Event(), False
         self._thread: threading.Thread | None = None
 
-    def keep(self, wanted: Wanted, sender: Sender) -> tuple[Path, Rendered]:
+    def keep(self, selection: Wanted, sender: Sender) -> tuple[Path, Rendered]:
         """Write the file, and keep it from now on; its sockets get the rights of ``sender``.
 
         :raises RequestError: there is a file that is not this daemon's.
         :raises ConnmgrError: no sockets can be opened, or the file cannot be written.
         """
         with self._lock:
-            found = self._read()
-            if found is not None and found[0] is None:
+            file = self._read()
+            if file is not None and file[0] is None:
                 raise RequestError(
                     f"{self._file} is not a file of the daemon with the vault in {self._place}: move it away, and "
                     "repeat this."
                 )
-            rendered = self._update(wanted, sender, found[1] if found else None)
+            rendered = self._update(selection, sender, file[1] if file else None)
         self._watch()
         return self._file, rendered
 
     def forget(self) -> Path | None:
         """Remove the file, close its sockets, and keep it no longer; return its path, None if none was kept."""
         with self._lock:
-            found = self._read()
-            if found is None or found[0] is None:
+            file = self._read()
+            if file is None or file[0] is None:
                 return None
-            chosen = set(found[0].choose(self._vault, self._configs.with_shells()))
-            places = {one.path.parent for one in self._sockets.all() if one.connection in chosen}
+            chosen = set(file[0].choose(self._vault, self._configs.with_shells()))
+            places = {socket.path.parent for socket in self._sockets.all() if socket.connection in chosen}
             self._sockets.close(None, chosen)
             for directory in places:
                 _take_second_names(directory, {})
@@ -342,8 +354,8 @@ class KeptConfig:
     def resume(self) -> None:
         """Keep the file, and open its sockets, if there is one."""
         with self._lock:
-            found = self._read()
-        if found is not None and found[0] is not None:
+            file = self._read()
+        if file is not None and file[0] is not None:
             self._watch()
             self._due.set()
 
@@ -370,25 +382,27 @@ class KeptConfig:
             self._due.wait(LOOK_SECONDS)
             self._due.clear()
             with self._lock:
-                found = None if self._closing else self._read()
-                if found is None or found[0] is None:
+                file = None if self._closing else self._read()
+                if file is None or file[0] is None:
                     # Another file in its place is not ours.
                     self._thread = None
                     return
                 try:
-                    self._update(found[0], None, found[1])
+                    self._update(file[0], None, file[1])
                 except (ConnmgrError, OSError) as error:
                     logger.warning("The file %s for ssh is not current: %s", self._file, error)
 
-    def _update(self, wanted: Wanted, sender: Sender | None, before: str | None) -> Rendered:
+    def _update(self, selection: Wanted, sender: Sender | None, before: str | None) -> Rendered:
         """Open the sockets, with the rights of ``sender``, or those that are missing; write what has changed."""
-        chosen, listed, left_out = self._configs.choose(wanted, for_owner=True)
-        paths = {} if sender else {one.connection: one.path for one in self._sockets.all() if one.token is None}
+        chosen, listed, left_out = self._configs.choose(selection, for_owner=True)
+        paths = (
+            {} if sender else {socket.connection: socket.path for socket in self._sockets.all() if socket.token is None}
+        )
         missing = {id: "/".join(listed[id].path) for id in chosen if id not in paths}
         if missing:
             paths |= self._sockets.open(missing, sender or self._sender)
-        rendered = self._configs.render(listed, {id: paths[id] for id in chosen}, wanted.program)
-        text = f"{KEPT_CONFIG}# {json.dumps({'vault': self._place, **wanted._asdict()})}\n\n{rendered.text}"
+        rendered = self._configs.render(listed, {id: paths[id] for id in chosen}, selection.program)
+        text = f"{KEPT_CONFIG}# {json.dumps({'vault': self._place, **selection._asdict()})}\n\n{rendered.text}"
         if text != before:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(self._file, text)
@@ -411,13 +425,13 @@ class KeptConfig:
 def _wanted(line: str, place: str) -> Wanted | None:
     """Parse the second line of a kept file; None if it is another daemon's, or has been edited."""
     try:
-        told: dict[str, Any] = json.loads(line.removeprefix("# "))
-        filters = told["filters"]
+        members: dict[str, Any] = json.loads(line.removeprefix("# "))
+        filters = members["filters"]
         pairs = None if filters is None else [(str(path), str(name)) for path, name in filters]
-        wanted = Wanted(pairs, _texts(told["connections"]), _texts(told["program"]))
+        selection = Wanted(pairs, _texts(members["connections"]), _texts(members["program"]))
     except (ValueError, KeyError, TypeError):
         return None
-    return wanted if told.get("vault") == place and wanted.program else None
+    return selection if members.get("vault") == place and selection.program else None
 
 
 def _texts(values: Iterable[Any]) -> list[str]:

@@ -232,7 +232,9 @@ _READERS: Mapping[int, Callable[[int, _Reader], MultiplexRequest]] = {
 
 def packet(*members: int | bytes) -> bytes:
     """Return the packet that consists of these numbers and strings."""
-    parts = [_NUMBER.pack(one) if isinstance(one, int) else _NUMBER.pack(len(one)) + one for one in members]
+    parts = [
+        _NUMBER.pack(member) if isinstance(member, int) else _NUMBER.pack(len(member)) + member for member in members
+    ]
     body = b"".join(parts)
     return _NUMBER.pack(len(body)) + body
 

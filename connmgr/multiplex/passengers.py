@@ -205,8 +205,14 @@ class Passenger:
         That is ``ssh -fN -L``: mux.c of OpenSSH (9.2) knows neither option. It asks for a session, which gets /dev/null
         for its input, and waits for its end in the foreground.
         """
-        asked = self._session
-        if asked is None or asked.command or asked.is_subsystem or asked.wants_terminal or not self._client.forwards:
+        session = self._session
+        if (
+            session is None
+            or session.command
+            or session.is_subsystem
+            or session.wants_terminal
+            or not self._client.forwards
+        ):
             return False
         status = os.fstat(source)
         return stat.S_ISCHR(status.st_mode) and status.st_rdev == Path(os.devnull).stat().st_rdev
@@ -342,7 +348,7 @@ class Passenger:
         endpoint.typed = Escapes(escape, meanings).typed
 
     def _lines(self) -> list[str]:
-        return [f"  {one.line}" for one in self._host.passengers_of(self._client.at)]
+        return [f"  {passenger.line}" for passenger in self._host.passengers_of(self._client.at)]
 
 
 def _help(escape: str) -> list[str]:
@@ -468,8 +474,8 @@ def _environment(sent: Mapping[bytes, bytes]) -> dict[str, Any]:
     variables = {_text(name, "A variable's name"): _text(value, "A variable") for name, value in sent.items()}
     variables.pop(AGENT, None)
     locale = {name: value for name, value in variables.items() if name.startswith(LOCALE)}
-    named = {name: value for name, value in variables.items() if name not in locale}
-    return ({"sendEnv": locale} if locale else {}) | ({"env": named} if named else {})
+    others = {name: value for name, value in variables.items() if name not in locale}
+    return ({"sendEnv": locale} if locale else {}) | ({"env": others} if others else {})
 
 
 def _text(value: bytes, what: str) -> str:

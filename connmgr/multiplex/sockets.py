@@ -132,24 +132,24 @@ class ControlSockets:
             room = self._room_of(sender.holder)
             for connection, name in connections.items():
                 key = connection, sender.token
-                known = self._sockets.get(key)
-                if known is not None and not known.path.is_socket():
+                entry = self._sockets.get(key)
+                if entry is not None and not entry.path.is_socket():
                     # Somebody has removed or replaced it.
                     self._retire({key: self._sockets.pop(key)})
-                    known = None
-                if known is None:
+                    entry = None
+                if entry is None:
                     if room <= 0:
                         raise NoControlSocket(
                             f"{len(self._sockets)} control sockets are open; more would exceed the daemon's "
                             "limit of open files (ulimit -n), or the token's share of it: close some first."
                         )
                     room -= 1
-                    known = self._bound(connection, name, sender)
-                    opened.append(known)
+                    entry = self._bound(connection, name, sender)
+                    opened.append(entry)
                 else:
-                    known = known._replace(name=name, sender=sender)
-                self._sockets[key] = known
-                paths[connection] = known.path
+                    entry = entry._replace(name=name, sender=sender)
+                self._sockets[key] = entry
+                paths[connection] = entry.path
         if opened:
             self.loop.call(partial(self._watch, opened))
         if sender.ended:
@@ -160,15 +160,17 @@ class ControlSockets:
     def unlocked(self, sender: Sender) -> None:
         """Give the owner's sockets the rights of a session of the owner in which a user was unlocked."""
         with self._lock:
-            for key, one in self._sockets.items():
-                if one.token is None:
-                    self._sockets[key] = one._replace(sender=sender)
+            for key, entry in self._sockets.items():
+                if entry.token is None:
+                    self._sockets[key] = entry._replace(sender=sender)
 
     def close(self, token: str | None, connections: Collection[str] | None = None) -> int:
         """Close sockets of a token or the owner; return how many. Sessions run on."""
-        return self._end(lambda one: one.token == token and (connections is None or one.connection in connections))
+        return self._end(
+            lambda entry: entry.token == token and (connections is None or entry.connection in connections)
+        )
 
-    def forward(self, connection: str, access: Access, sender: Sender, wanted: ForwardedPort) -> OpenedForward:
+    def forward(self, connection: str, access: Access, sender: Sender, port: ForwardedPort) -> OpenedForward:
         """Open a forward of the socket for ``connection``, or find it; it ends with the socket.
 
         :raises InvalidRequest: there is no such socket.
@@ -177,58 +179,58 @@ class ControlSockets:
         key, until = (connection, sender.token), time.monotonic() + TURN_SECONDS
         while True:
             with self._lock:
-                known = self._known(key, wanted)
-                if known is not None:
-                    return known
-                others = self._opening.get((key, wanted))
+                opened_forward = self._known(key, port)
+                if opened_forward is not None:
+                    return opened_forward
+                others = self._opening.get((key, port))
                 if others is None:
-                    done = self._opening[key, wanted] = threading.Event()
+                    done = self._opening[key, port] = threading.Event()
                     break
             # Two programs that ask for the same at once get the same.
             if not others.wait(max(0.0, until - time.monotonic())):
                 raise ConnectTimeout("The forward is still being opened for another program; try again.")
         try:
-            return self._opened(key, access, sender, wanted)
+            return self._opened(key, access, sender, port)
         finally:
             with self._lock:
-                del self._opening[key, wanted]
+                del self._opening[key, port]
             done.set()
 
-    def _known(self, key: _Key, wanted: ForwardedPort) -> OpenedForward | None:
+    def _known(self, key: _Key, port: ForwardedPort) -> OpenedForward | None:
         """Return a forward that is open, or None; called under the lock."""
         forwards = self._find(key).forwards
-        known = forwards.get(wanted)
-        if known is not None and self._tunnels.status(known.tunnel).state in (STOPPED, FAILED):
+        opened_forward = forwards.get(port)
+        if opened_forward is not None and self._tunnels.status(opened_forward.tunnel).state in (STOPPED, FAILED):
             # It ended with a change of the connection, or for good.
-            del forwards[wanted]
-            self.loop.work(partial(self._tunnels.cancel, [known.tunnel]))
+            del forwards[port]
+            self.loop.work(partial(self._tunnels.cancel, [opened_forward.tunnel]))
             return None
-        return known
+        return opened_forward
 
-    def _opened(self, key: _Key, access: Access, sender: Sender, wanted: ForwardedPort) -> OpenedForward:
+    def _opened(self, key: _Key, access: Access, sender: Sender, port: ForwardedPort) -> OpenedForward:
         tunnel, address = self._tunnels.forward(
             key[0],
-            Forward(wanted.host, wanted.port, wanted.to),
+            Forward(port.host, port.port, port.to),
             access,
-            listens_far=wanted.kind == REMOTE,
+            listens_far=port.kind == REMOTE,
             token=sender.token,
             has_ended=lambda: sender.ended,
         )
         with self._lock:
             at = self._sockets.get(key)
             if at is not None:
-                opened = at.forwards[wanted] = OpenedForward(tunnel, address)
+                opened = at.forwards[port] = OpenedForward(tunnel, address)
                 return opened
         self._tunnels.cancel([tunnel])
         raise InvalidRequest("connection: Its control socket was closed meanwhile.")
 
-    def cancel(self, connection: str, token: str | None, wanted: ForwardedPort) -> bool:
+    def cancel(self, connection: str, token: str | None, port: ForwardedPort) -> bool:
         """Close a forward of a socket; return whether there was one."""
         with self._lock:
-            found = self._find((connection, token)).forwards.pop(wanted, None)
-        if found is not None:
-            self._tunnels.cancel([found.tunnel])
-        return found is not None
+            opened_forward = self._find((connection, token)).forwards.pop(port, None)
+        if opened_forward is not None:
+            self._tunnels.cancel([opened_forward.tunnel])
+        return opened_forward is not None
 
     def _room_of(self, holder: str | None) -> int:
         """Return how many more sockets may be opened for ``holder`` (:mod:`connmgr.shares`)."""
@@ -237,8 +239,8 @@ class ControlSockets:
         if holder is None:
             return free
         of_one, of_all = of_tokens(most)
-        held = [one.sender.holder for one in self._sockets.values() if one.sender.holder is not None]
-        return min(free, of_one - held.count(holder), of_all - len(held))
+        holders = [entry.sender.holder for entry in self._sockets.values() if entry.sender.holder is not None]
+        return min(free, of_one - holders.count(holder), of_all - len(holders))
 
     def _find(self, key: _Key) -> ControlSocket:
         if key not in self._sockets:
@@ -247,11 +249,11 @@ class ControlSockets:
 
     def forget(self, connections: Collection[str]) -> None:
         """Close the sockets of connections that were removed."""
-        self._end(lambda one: one.connection in connections)
+        self._end(lambda entry: entry.connection in connections)
 
     def end(self, tokens: Collection[str]) -> None:
         """Close the sockets of tokens that have become invalid."""
-        self._end(lambda one: one.token in tokens)
+        self._end(lambda entry: entry.token in tokens)
 
     def all(self) -> list[ControlSocket]:
         """Return the open sockets."""
@@ -274,10 +276,10 @@ class ControlSockets:
 
     def _end(self, concerns: Callable[[ControlSocket], bool]) -> int:
         with self._lock:
-            ending = {key: one for key, one in self._sockets.items() if concerns(one)}
-            for key, one in ending.items():
+            ending = {key: entry for key, entry in self._sockets.items() if concerns(entry)}
+            for key, entry in ending.items():
                 del self._sockets[key]
-                one.path.unlink(missing_ok=True)
+                entry.path.unlink(missing_ok=True)
         self._retire(ending)
         return len(ending)
 
@@ -285,7 +287,7 @@ class ControlSockets:
         """Stop listening at sockets that have no name any more, and end their forwards."""
         if ending:
             self.loop.call(partial(self._unwatch, list(ending.values())))
-        if tunnels := [one.tunnel for at in ending.values() for one in at.forwards.values()]:
+        if tunnels := [forward.tunnel for at in ending.values() for forward in at.forwards.values()]:
             # In another thread: this one may be that in which tunnels end.
             self.loop.work(partial(self._tunnels.cancel, tunnels))
 
@@ -322,23 +324,23 @@ class ControlSockets:
 
     def keep(self, at: Served, forward: Mapping[str, Any], *, lasts: bool) -> None:
         """Note that a forward lasts without the client that has opened it, or no longer does."""
-        kept = self._kept.setdefault((at.connection, at.sender.token), [])
-        if lasts and forward not in kept:
-            kept.append(forward)
-        elif not lasts and forward in kept:
-            kept.remove(forward)
+        lasting_forwards = self._kept.setdefault((at.connection, at.sender.token), [])
+        if lasts and forward not in lasting_forwards:
+            lasting_forwards.append(forward)
+        elif not lasts and forward in lasting_forwards:
+            lasting_forwards.remove(forward)
 
     def is_kept(self, at: Served, forward: Mapping[str, Any]) -> bool:
         """Whether a forward lasts, or another client has asked for it."""
         key = at.connection, at.sender.token
-        others = (one.forwards for one in self._clients if (one.at.connection, one.at.sender.token) == key)
+        others = (client.forwards for client in self._clients if (client.at.connection, client.at.sender.token) == key)
         return forward in self._kept.get(key, ()) or any(forward in theirs for theirs in others)
 
     def passengers_of(self, at: Served) -> list[Passenger]:
         """Return the sessions that were begun at a control socket."""
         of = at.connection, at.sender.token
-        clients = [one for one in self._clients if (one.at.connection, one.at.sender.token) == of]
-        return [one.passenger for one in clients if one.passenger is not None]
+        clients = [client for client in self._clients if (client.at.connection, client.at.sender.token) == of]
+        return [client.passenger for client in clients if client.passenger is not None]
 
     def why_busy(self, at: Served) -> str | None:
         """Return why no further client of a control socket may begin anything now, or None."""
@@ -349,17 +351,19 @@ class ControlSockets:
         return None if why is None else f"Of {MAX_AT_WORK} clients at control sockets {why}; try again later."
 
     def _watch(self, opened: Iterable[ControlSocket]) -> None:
-        for one in opened:
-            if one.listening.fileno() >= 0:
-                key = one.connection, one.token
-                self.loop.watch(one.listening.fileno(), selectors.EVENT_READ, partial(self._accept, key, one.listening))
+        for entry in opened:
+            if entry.listening.fileno() >= 0:
+                key = entry.connection, entry.token
+                self.loop.watch(
+                    entry.listening.fileno(), selectors.EVENT_READ, partial(self._accept, key, entry.listening)
+                )
 
     def _unwatch(self, ended: Iterable[ControlSocket]) -> None:
-        for one in ended:
-            self._kept.pop((one.connection, one.token), None)
-            if one.listening.fileno() >= 0:
-                self.loop.unwatch(one.listening.fileno())
-                one.listening.close()
+        for entry in ended:
+            self._kept.pop((entry.connection, entry.token), None)
+            if entry.listening.fileno() >= 0:
+                self.loop.unwatch(entry.listening.fileno())
+                entry.listening.close()
 
     def _accept(self, key: _Key, listening: socket.socket, _: int) -> None:
         for _ in range(ACCEPTS_AT_ONCE):

@@ -24,11 +24,11 @@ from connmgr.contract.multiplex import MultiplexForwardRequest, MultiplexRenewRe
 from connmgr.contract.secret import SudoRequest
 from connmgr.contract.shell import StopRequest
 from connmgr.errors import PolicyDenied, ScopeDenied
-from connmgr.rights.grant import Grant, joined
+from connmgr.rights.grant import Grant
 from connmgr.rights.rule import READ, WRITE
 from connmgr.rights.scopes import TEXT
 from connmgr.rights.visibility import Visibility, is_loopback
-from connmgr.vault.names import DEFAULT, LOCAL, segment
+from connmgr.vault.names import DEFAULT, LOCAL, SEPARATOR, segment
 
 Request = TypeVar("Request", bound=Message, contravariant=True)
 
@@ -239,11 +239,11 @@ def moves_out_of_sight(visibility: Visibility, grant: Grant, request: Connection
     if request.data is not None:
         path = visibility.position(name, {"type": stored.type, **request.data}).path
     else:
-        path = joined((*stored.path[:-1], segment(name)))
+        path = SEPARATOR.join((*stored.path[:-1], segment(name)))
     visibility.require_place(grant, path, request.category or stored.category)
     if request.category is not None:
         for below in visibility.below(stored):
-            visibility.require_place(grant, joined((path, *below.path[len(stored.path) :])), request.category)
+            visibility.require_place(grant, SEPARATOR.join((path, *below.path[len(stored.path) :])), request.category)
 
 
 def draws_secrets(visibility: Visibility, grant: Grant, request: AddOrUpdate) -> None:

@@ -299,11 +299,13 @@ class Approvals:
         :raises PolicyDenied: the decider or one of its ancestors requested it, or has a rule that asks about it.
         :raises InvalidRequest: no pattern was proposed.
         """
-        found = self.get(id)
-        if verdict == "pattern" and found.proposal is None:
+        approval = self.get(id)
+        if verdict == "pattern" and approval.proposal is None:
             raise InvalidRequest("decision: No pattern is proposed for this request.")
         # Otherwise a token whose rule asks could create one token that requests and one that decides.
-        if decider is not None and any(one.id in (found.token, *found.askers) for one in decider.lineage):
+        if decider is not None and any(
+            ancestor.id in (approval.token, *approval.askers) for ancestor in decider.lineage
+        ):
             text = (
                 "A token cannot decide about requests of its own or of its ancestors, nor where a rule of theirs asks."
             )
@@ -312,11 +314,11 @@ class Approvals:
         state = {"once": ONCE, "grant": GRANTED, "pattern": GRANTED, "deny": DENIED}[verdict]
         decided = {"state": state, "decidedBy": decider.id if decider else None}
 
-        def change(one: Document) -> Document:
-            current = Approval.of(one)
+        def change(ancestor: Document) -> Document:
+            current = Approval.of(ancestor)
             if current.state == USED or current.is_over:
-                return one
-            return replace(one, body={**one.body, **decided}, expires=now() + lasts)
+                return ancestor
+            return replace(ancestor, body={**ancestor.body, **decided}, expires=now() + lasts)
 
         changed = self._documents.change(id, change)
         if changed is None or changed.body["state"] != state:
@@ -432,15 +434,17 @@ class Approvals:
         use = str(uuid.uuid4())
         before: Document | None = None
 
-        def change(one: Document) -> Document:
+        def change(document: Document) -> Document:
             nonlocal before
-            before, current = one, Approval.of(one)
+            before, current = document, Approval.of(document)
             if current.state != ONCE or current.is_over:
-                return one
+                return document
             # The next question may have to say what has moved since.
-            on = one.body["asked"].get("on", [])
+            on = document.body["asked"].get("on", [])
             # With a new key, so that the next request for the same asks again.
-            return replace(one, key=f"used-{id}", body={**one.body, "state": USED, "use": use, "asked": {}, "on": on})
+            return replace(
+                document, key=f"used-{id}", body={**document.body, "state": USED, "use": use, "asked": {}, "on": on}
+            )
 
         changed = self._documents.change(id, change)
         if before is None or changed is None or changed.body.get("use") != use:

@@ -214,8 +214,3 @@ def networks(texts: Iterable[str]) -> Iterable[IPv4Network | IPv6Network]:
             yield ip_network(text)
         except ValueError as error:
             raise InvalidRequest(f"from[{place}]: Not an IP address or network: {error}") from None
-
-
-def joined(path: Iterable[str]) -> str:
-    """Return a path in the form that filters match."""
-    return SEPARATOR.join(path)

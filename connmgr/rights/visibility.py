@@ -12,7 +12,7 @@ from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, Unknown
 from connmgr.fields import Reference, secret_references
 from connmgr.plugin import AnyConnectionType, ConnectionType, Forward, Tunnel, ValidationError, Wrapper
 from connmgr.registry import Registry
-from connmgr.rights.grant import ConnectionFacts, Grant, joined
+from connmgr.rights.grant import ConnectionFacts, Grant
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import Placing, placing, sealed_secrets
 from connmgr.vault.dependencies import complete_digest
@@ -87,7 +87,9 @@ class Visibility:
             user = connection.data.get("user")
             user = user if isinstance(user, str) else None
             facts.append(
-                ConnectionFacts(connection.id, joined(connection.path), paths.get(connection.category, ""), user)
+                ConnectionFacts(
+                    connection.id, SEPARATOR.join(connection.path), paths.get(connection.category, ""), user
+                )
             )
         return facts
 
@@ -99,7 +101,7 @@ class Visibility:
             except (UnknownCategory, IntegrityError):
                 # Only `*` matches it.
                 continue
-            paths[id] = joined(category.path)
+            paths[id] = SEPARATOR.join(category.path)
         return paths
 
     def require(self, grant: Grant, ids: Collection[str]) -> list[ConnectionFacts]:
@@ -139,10 +141,10 @@ class Visibility:
             categories = self._vault.categories.infos(list(dict.fromkeys(ids)))
         except UnknownCategory:
             return []
-        visible = [category for category in categories if grant.may_see_category(joined(category.path))]
+        visible = [category for category in categories if grant.may_see_category(SEPARATOR.join(category.path))]
         if not all(ancestor.connections.is_everything for ancestor in grant.lineage):
             holding = self._holding(grant)
-            visible = [category for category in visible if joined(category.path) in holding]
+            visible = [category for category in visible if SEPARATOR.join(category.path) in holding]
         return [category.id for category in visible]
 
     def require_categories(self, grant: Grant, ids: Collection[str]) -> None:
@@ -170,7 +172,7 @@ class Visibility:
                 and connection.id != id
                 and next(secret_references(connection.data), None) is not None
             ):
-                return joined(connection.path)
+                return SEPARATOR.join(connection.path)
         return None
 
     def with_secret_over(self, id: str) -> str | None:
@@ -187,7 +189,7 @@ class Visibility:
             if connection.id in passwords or (
                 connection.id != id and next(sealed_secrets(connection.data), None) is not None
             ):
-                return joined(connection.path)
+                return SEPARATOR.join(connection.path)
         return None
 
     def data_of(self, id: str) -> dict[str, Any]:
@@ -273,7 +275,7 @@ class Visibility:
         connections = self._vault.connections.each([id.lower()]) if isinstance(id, str) else {}
         return next(
             (
-                Position(joined(connection.path), connection.category)
+                Position(SEPARATOR.join(connection.path), connection.category)
                 for connection in connections.values()
                 if isinstance(connection, Connection)
             ),
@@ -287,7 +289,9 @@ class Visibility:
         holding = set()
         for connection in listed:
             path = paths.get(connection.category, "")
-            if path not in holding and grant.sees(ConnectionFacts(connection.id, joined(connection.path), path)):
+            if path not in holding and grant.sees(
+                ConnectionFacts(connection.id, SEPARATOR.join(connection.path), path)
+            ):
                 parts = path.split(SEPARATOR)
                 holding |= {SEPARATOR.join(parts[:depth]) for depth in range(1, len(parts) + 1)}
         return holding
