@@ -22,7 +22,7 @@ MINUTES = 60
 
 
 class Happening(NamedTuple):
-    """Something that happened at ``time``, in seconds since 1970; ``members`` are those of its message beside these.
+    """Something that happened at ``time``, in seconds since 1970; ``members`` are the further members of its message.
 
     ``token`` is the id of the token that started a job or terminal, None for the owner. ``facts`` tell who may know of
     it where the vault does not, as of something that was removed.
@@ -131,7 +131,7 @@ class Events:
             self.notify()
 
     def count(self, what: str) -> None:
-        """Note that something happened that is no event."""
+        """Count something that happened and is not an event."""
         with self._lock:
             self._minutes.count(what)
 

@@ -38,7 +38,7 @@ class SecretSources:
         return iter(self._sources.values())
 
     def checked(self, reference: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a reference as its source's schema loads it; raise ValidationError if there is no such thing."""
+        """Return a reference as its source's schema loads it; raise ValidationError for an unknown or invalid one."""
         return self._checked(reference, may_refer=True)
 
     def _checked(self, reference: Mapping[str, Any], *, may_refer: bool) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Shares:
         return self._held[holder]
 
     def is_exhausted(self, holder: str) -> bool:
-        """Whether a token has its whole share, whatever the others have."""
+        """Whether a token has used up its own share, regardless of the shares of others."""
         return self._held[holder] >= self.one
 
     def _allows(self, holder: str | None, size: int) -> bool:

@@ -63,7 +63,7 @@ _KEY_ID_CHARACTERS = 64
 
 @dataclass(frozen=True)
 class Limit:
-    """What the certificates of a signer may be, for all connections or those of a category."""
+    """The limits of a signer's certificates, for all connections or for the connections of a category."""
 
     principals: tuple[str, ...] | None = None
     """The names that a certificate may have; None for the user who logs in, and for what the connection asks for."""
@@ -276,7 +276,7 @@ class Signers:
         )
 
     def revoke(self, name: str, words: Sequence[str]) -> Signer:
-        """Revoke certificates by serial number or key id; those that have expired by now leave the list.
+        """Revoke certificates by serial number or key id; revocations of expired certificates leave the list.
 
         :raises InvalidRequest: too many are revoked.
         """

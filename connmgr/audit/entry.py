@@ -56,7 +56,7 @@ def entry_of(
     mac: Callable[[bytes], bytes],
     text: CommandText,
 ) -> dict[str, Any]:
-    """Return the members of an entry about a request, without those of the chain and the names."""
+    """Return the members of an entry about a request, except the members of the chain and the names of its subjects."""
     entry: dict[str, Any] = {"time": moment()}
     entry |= {name: value for name, value in facts.items() if value is not None and name != "method"}
     entry |= {_MEMBERS.get(name, name): _printable(about[name]) for name in about if name not in _COMMANDS}

@@ -412,7 +412,7 @@ class LogLocation:
 
 @functools.cache
 def machine_id() -> str:
-    """Return what identifies this machine whatever its name is, empty if the system has no such id.
+    """Return an id of this machine that survives a change of its name; empty if the system has none.
 
     It is a hash of machine-id(5), which asks programs not to show the id itself to strangers.
     """

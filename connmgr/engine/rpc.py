@@ -259,7 +259,7 @@ class Exchange:
         return True
 
     def end(self) -> None:
-        """End the program, in whatever thread: whoever reads its output gets the end of it."""
+        """End the program, from any thread; a reader of its output then finds the end."""
         self._helpers.end(self._helper)
 
     def expect_end(self) -> None:

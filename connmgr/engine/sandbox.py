@@ -114,7 +114,7 @@ def in_sandbox(command: Command, snapshot: ShellSnapshot, sent: Mapping[str, str
 
 
 def refusal(mark: str, exit_code: int, stderr: bytes) -> ReadOnlyUnavailable | None:
-    """Return the error of a program that was not run because there is no sandbox; None if it was run."""
+    """Return the error of a program that did not run for want of a sandbox; None if it ran."""
     _, sign, why = stderr.partition(f"{MARK}{mark}: ".encode())
     if exit_code != STATUS or not sign:
         return None

@@ -237,7 +237,7 @@ class Session:
                 self.last_used = time.monotonic()
 
     def _adopt(self, sent: Mapping[str, str] | None) -> None:
-        """Take over the variables of a client, unless they are those of the last one.
+        """Take over the variables of a client, unless they equal the variables of the client before.
 
         A shell that has exported another value keeps it until a client with other variables comes.
         """

@@ -216,7 +216,7 @@ class CachedJob:
         return now
 
     def unreachable(self, stdout_offset: int = 0, stderr_offset: int = 0) -> JobOutput:
-        """Mark the known state as stale: the remote host is unreachable. Return its output from these offsets."""
+        """Mark the last seen state as stale: the remote host is unreachable. Return its output from these offsets."""
         with self._lock:
             last = self._last = replace(self._last, stale=True, version=self._last.version + (not self._last.stale))
         if (stdout_offset, stderr_offset) == (last.stdout_offset, last.stderr_offset):

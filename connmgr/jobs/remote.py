@@ -207,7 +207,7 @@ class RemoteJobs:
         return states
 
     def waiting(self, jobs: Mapping[str, RemoteJob], timeout: float) -> dict[str, RemoteJob]:
-        """Return silent ``jobs`` by id, each with what it waits for now."""
+        """Return the silent ``jobs`` by id, each with the input that it waits for now, if any."""
         deadline = Deadline(timeout)
         blocked_jobs = blocked(self._transport, self._helpers, (_MARK + _checked(id) for id in jobs), deadline.left())
         states = {}

@@ -186,7 +186,8 @@ def open_chain(
 
 
 def _carrier(registry: Registry, hops: Sequence[Hop]) -> int:
-    """Return the place of the nearest hop whose link can be shared by whatever is reached over it; else their number.
+    """Return the index of the nearest hop whose link can be shared by all that is reached over it; without one, the
+    number of hops.
 
     It carries nothing but streams: a program that is wrapped into another machine's runs on that machine, and a link
     that forwards an agent would offer it to all.
@@ -434,7 +435,7 @@ def leads_to_host(vault: Vault, registry: Registry, connection: Connection) -> b
 
 
 def environment_of(vault: Vault, registry: Registry, target: Target, send_env: Sequence[str]) -> ClientEnvironment:
-    """Return which variables of clients reach the programs on ``target``; those of ``send_env`` always do.
+    """Return which variables of clients reach the programs on ``target``, always including ``send_env``.
 
     That depends on ``target`` and the connections that it runs *in*, down to the machine.
     :raises OperationError: a file that names variables, such as ssh_config, cannot be read or used.
@@ -461,7 +462,7 @@ def trust_host_key(vault: Vault, registry: Registry, connection: str, host: str,
 def forget_host_keys(
     vault: Vault, registry: Registry, connection: str, host: str | None, access: Access
 ) -> Sequence[ForgottenKey]:
-    """Remove the known keys of ``host``, by default of the nearest host that has any on the connection's chain.
+    """Remove the known keys of ``host``; by default, of the nearest host on the connection's chain that has known keys.
 
     :raises InvalidRequest: no link of the connection leads there, or a given key is malformed.
     :raises connmgr.errors.SecretLocked: ``access`` may not open the connection.

@@ -465,7 +465,7 @@ class SpareTransport(Transport):
         return chain.transport.open_channel(argv, pty=pty, timeout=deadline.left(LEAST_SECONDS))
 
     def _opened(self, deadline: Deadline, *, instead_of: Chain | None = None) -> Chain:
-        """Return the second chain. Open it if there is none, or if it is ``instead_of``, which is lost."""
+        """Return the second chain. Open it if there is none yet, or if it is ``instead_of``, which is lost."""
         if not self._lock.acquire(timeout=deadline.left(LEAST_SECONDS)):
             raise ConnectTimeout("A second connection is still being opened.")
         try:

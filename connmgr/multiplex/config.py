@@ -266,7 +266,7 @@ def _refusal(name: str, program: Sequence[str]) -> str:
 
 
 class Chosen(NamedTuple):
-    """The ids of wanted connections, all whose names count, and the paths of those that are left out."""
+    """The selected connections by id, all connections whose names count, and the paths of connections left out."""
 
     ids: list[str]
     listed: Mapping[str, Listed]
@@ -284,7 +284,7 @@ class Wanted(NamedTuple):
     program: Sequence[str]
 
     def choose(self, vault: Vault, listed: Mapping[str, Listed]) -> list[str]:
-        """Return the ids of those of ``listed`` that are wanted, in their order."""
+        """Return the ids of the ``listed`` connections that are selected, in their order."""
         if self.filters is None:
             return list(listed)
         chosen = set(self.connections)
@@ -393,7 +393,7 @@ class KeptConfig:
                     logger.warning("The file %s for ssh is not current: %s", self._file, error)
 
     def _update(self, selection: Wanted, sender: Sender | None, before: str | None) -> Rendered:
-        """Open the sockets, with the rights of ``sender``, or those that are missing; write what has changed."""
+        """Open the sockets with the rights of ``sender``, or without it missing ones; write the file if it changed."""
         chosen, listed, left_out = self._configs.choose(selection, for_owner=True)
         paths = (
             {} if sender else {socket.connection: socket.path for socket in self._sockets.all() if socket.token is None}
@@ -409,7 +409,7 @@ class KeptConfig:
         return rendered._replace(unnamed=left_out + rendered.unnamed)
 
     def _read(self) -> tuple[Wanted | None, str] | None:
-        """Return what the file is to contain, None for one that is not ours, and its text; None if there is none."""
+        """Return the file's selection, None if the file is not ours, and its text; None without a file."""
         try:
             with self._file.open("rb") as file:
                 text = file.read(MAX_FILE_BYTES).decode(errors="replace")

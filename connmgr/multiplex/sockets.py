@@ -94,7 +94,7 @@ _Key = tuple[str, "str | None"]
 
 
 class ControlSockets:
-    """All control sockets of the daemon, in ``directory``; ``name`` tells them apart from those of other daemons.
+    """All control sockets of the daemon, in ``directory``; ``name`` tells them apart from sockets of other daemons.
 
     Safe to use from several threads; ``loop`` serves their clients.
     """

@@ -30,7 +30,7 @@ _QUOTED_CHARACTERS = 200
 
 
 class Unanswered(Exception):
-    """There is no answer; the text says why, with "it" or the program as its subject, and has nothing that was said.
+    """There is no answer; the text says why, with "it" or the program as its subject, and quotes no output.
 
     ``late``: the deadline was over.
     """

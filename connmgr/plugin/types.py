@@ -239,7 +239,7 @@ class ConnectionType(Described):
         return False
 
     def forget_host_keys(self, data: Mapping[str, Any], host: str | None) -> Sequence[ForgottenKey] | None:
-        """Remove the known keys of ``host``, by default of the host that ``data`` leads to, and return them.
+        """Remove the known keys of ``host``, or without it of the host that ``data`` leads to, and return them.
 
         Return None if ``data`` leads to no such host, or to no host with keys, as by default. ``data`` has no secrets.
         """

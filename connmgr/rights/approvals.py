@@ -502,7 +502,7 @@ class ApprovalWaiters:
             thread.join()
 
     def tell(self, ids: Collection[str]) -> None:
-        """Notify those who wait for the approvals ``ids``: each is decided or gone."""
+        """Notify the waiters of the approvals ``ids``, which are decided or gone."""
         with self._lock:
             callbacks = [notify for id in ids for notify in self._callbacks.pop(id, [])]
         for notify in callbacks:

@@ -331,7 +331,7 @@ class Authorisation:
         return PathRules(grant, facts, self._approvals, asked, wait, ground)
 
     def visible(self, caller: GrantedCaller, connections: Iterable[str]) -> list[str]:
-        """Return those of ``connections`` that ``caller`` may see, in their order."""
+        """Return the ``connections`` that ``caller`` may see, in their order."""
         grant, ids = caller.grant, list(connections)
         # A token that sees everything does not see the elevated connections of others.
         if grant is None or (grant.sees_all and not any(map(elevation_of, ids))):
@@ -339,7 +339,7 @@ class Authorisation:
         return self.visibility.visible(grant, ids)
 
     def visible_categories(self, caller: GrantedCaller, categories: Iterable[str]) -> list[str]:
-        """Return those of ``categories`` that ``caller`` may see, in their order."""
+        """Return the ``categories`` that ``caller`` may see, in their order."""
         grant = caller.grant
         if grant is None or grant.sees_all:
             return list(categories)

@@ -171,7 +171,7 @@ class Grant:
         return any(grant.rules.over_paths(action) for grant in self.lineage for action in FS_ACTIONS)
 
     def writable_roots(self, on: ConnectionFacts) -> list[bytes]:
-        """Return the paths that its rules, or else those of the token above, let it write on a connection."""
+        """Return the paths that its own rules, or else the rules of its parent, let it write on a connection."""
         for grant in self.lineage:
             if grant.rules.over_paths(WRITE):
                 return grant.rules.writable_roots(on.names, on.user)

@@ -335,7 +335,7 @@ class Only:
     """By the ids of connections: the digests of their data and of all that they run over."""
 
     def holds(self, tokens: Collection[str], connection: str, digest: str | None) -> bool:
-        """Whether a request is of the token or one below it, and on a connection that is what it was."""
+        """Whether a request is of the token or a descendant, and its connection unchanged since the approval."""
         return self.token in tokens and digest is not None and self.digests.get(connection) == digest
 
 
@@ -556,7 +556,7 @@ def _read_argv_rule(members: Members, common: dict[str, Any]) -> Rule:
 
 
 def _read_answers(members: Members, common: dict[str, Any]) -> dict[str, Any]:
-    """Return when a rule ends, the rules that ask before which it goes, and what it was approved for."""
+    """Return until when a rule applies, which asking rules it overrides, and what it was approved for."""
     read: dict[str, Any] = {}
     for name in sorted({"until", "answers", "only"} & members.keys()):
         if common["effect"] != "allow":

@@ -304,7 +304,7 @@ def combined(decisions: Sequence[Decision]) -> Decision:
 
 
 def of_parts(compound: Compound, decisions: Sequence[Decision]) -> Decision:
-    """Return the decision about a compound command by those about its parts: the strictest counts.
+    """Return the decision about a compound command: the strictest of the decisions about its parts.
 
     It is then run by ``sh``, which starts exactly the programs that were decided about.
     """

@@ -127,7 +127,7 @@ class SavedCommand:
         return Expanded(argv, texts, tuple(word.filled(shown) for word in self.words))
 
     def shown(self, arguments: Mapping[str, str]) -> dict[str, str]:
-        """Return ``arguments`` without those of secret parameters, and of parameters that it does not have."""
+        """Return ``arguments`` with the values of secret and of unknown parameters cut out."""
         declared = self.body["parameters"]
         return {
             name: CUT_OUT if name not in declared or _is_secret(declared[name]) else value

@@ -127,13 +127,13 @@ class Visibility:
         }
 
     def visible(self, grant: Grant, ids: Iterable[str]) -> list[str]:
-        """Return those of ``ids`` that are in sight, in their order."""
+        """Return the connections among ``ids`` that are in sight, in their order."""
         all_ids = list(ids)
         facts = self.of(all_ids)
         return [id for id in all_ids if id in facts and _sees(grant, facts[id])]
 
     def visible_categories(self, grant: Grant, ids: Iterable[str]) -> list[str]:
-        """Return those of the categories ``ids`` that are in sight.
+        """Return the categories among ``ids`` that are in sight.
 
         If a token sees only certain connections, these are the categories that contain one, and those above them.
         """
@@ -283,7 +283,7 @@ class Visibility:
         )
 
     def _holding(self, grant: Grant) -> set[str]:
-        """Return the paths of the categories that contain a connection in sight, and of those above them."""
+        """Return the paths of the categories that contain a connection in sight, and the paths of their ancestors."""
         listed = self._vault.connections.listed()
         paths = self._category_paths(connection.category for connection in listed)
         holding = set()

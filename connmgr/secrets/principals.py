@@ -117,7 +117,7 @@ def check_user_name(name: str) -> None:
 
 
 class Access:
-    """The secrets that one client session may open: none, or those of an unlocked user, whose private key it holds.
+    """The secrets that one client session may open: none, or an unlocked user's, whose private key it holds.
 
     Access to the principal ``vault`` depends on whether users exist, so it is checked on each use. ``asker`` says what
     else the session may do with a link. Safe to use from several threads.
@@ -196,7 +196,7 @@ class Access:
 
 
 class Lending(Access):
-    """The access of one request, which lends what ``asker`` says; the secrets are those of the session's ``own``."""
+    """The access of one request, with credentials lent by ``asker``; secrets are opened by the session's ``own``."""
 
     def __init__(self, own: Access, asker: Asker) -> None:
         super().__init__(asker)

@@ -158,7 +158,7 @@ class Broadcast:
         self._fed.set()
 
     def take(self, seconds: float) -> list[BroadcastOutcome]:
-        """Return the next outcomes of an open broadcast; none if there is none within ``seconds``, or after a wake."""
+        """Return the next outcomes of an open broadcast; an empty list after ``seconds`` or a wake."""
         try:
             ended = self._outcomes.get(timeout=seconds) if seconds > 0 else self._outcomes.get_nowait()
         except queue.Empty:

@@ -115,7 +115,7 @@ class Recordings:
                     self._remove(name)
 
     def paths(self) -> list[Path]:
-        """Return the files of all recordings, those under way included."""
+        """Return the files of all recordings, including recordings under way."""
         return list(self._directory.glob("*" + SUFFIX))
 
     def path(self, name: str) -> Path | None:

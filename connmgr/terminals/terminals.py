@@ -219,7 +219,7 @@ class Terminals:
             return list(self._terminals.values())
 
     def silent(self, terminals: Iterable[Terminal]) -> list[Terminal]:
-        """Return those whose programs may have stopped to wait for input, and are to be looked at now."""
+        """Return the ``terminals`` whose programs may wait for input and are due for a look now."""
         silent = []
         for terminal in terminals:
             if terminal.state != RUNNING:

@@ -210,7 +210,7 @@ class Tunnels:
                 entry.tunnel.try_now()
 
     def forget(self, connections: Collection[str], token: str | None = None) -> None:
-        """Close the tunnels of removed or changed connections, and open those that still exist again.
+        """Close the tunnels of removed or changed connections, and open the tunnels that still exist again.
 
         After a change by a ``token`` only the tunnels that this token has toggled are opened again: for the other
         tunnels nobody has approved the new data.

@@ -98,7 +98,7 @@ def look(
 
 @dataclass(frozen=True)
 class Changer:
-    """Who changes files: a token with those above it, or a client of the owner."""
+    """Who changes files: a token, with its ancestors, or a client of the owner."""
 
     by: str
     token: str | None = None

@@ -73,7 +73,7 @@ class Snapshots:
         self._under_way: OrderedDict[str, Snapshot] = OrderedDict()
 
     def take(self, fs: RemoteFileSystem, keeper: Keeper, roots: Sequence[bytes], action: str) -> Snapshot:
-        """Look at the files at ``roots``, and read those whose content is not known.
+        """Look at the files at ``roots``, and read each file whose content was not read before.
 
         :raises TooMuchError: they are too many, or too large together.
         """

@@ -191,7 +191,7 @@ class _Additions:
         self._equal = connection_rows.candidates(tx, [addition.content.fingerprint for addition in additions])
 
     def store(self, categories: Mapping[Path, str]) -> list[tuple[str, bool]]:
-        """Store those without an equivalent; return the id of each, and whether it was added."""
+        """Store the additions without an equivalent; return for each addition its id, and whether it was stored."""
         outcome = [
             self._settle(addition, None if addition.category is None else categories[addition.category])
             for addition in self._additions

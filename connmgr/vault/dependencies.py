@@ -134,7 +134,7 @@ def targets_of(tx: sa.Connection, ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _in_order(ids: Iterable[str], over: Mapping[str, list[str]]) -> list[str]:
-    """Return ``ids``, each after those of them that it runs over."""
+    """Return ``ids`` in an order in which each connection follows the connections that it runs over."""
     unordered, ordered = set(ids), dict[str, None]()
     # Iterative, because a chain may be longer than Python's stack.
     for start in unordered:

@@ -55,7 +55,7 @@ class StoredFacts:
         self._key = key
 
     def of(self, connections: Iterable[str]) -> dict[str, KnownFacts]:
-        """Return the facts of those of ``connections`` whose facts were ever gathered."""
+        """Return the stored facts of ``connections``; a connection without any is left out."""
 
         def work(tx: sa.Connection) -> dict[str, KnownFacts]:
             facts: dict[str, KnownFacts] = {}

@@ -261,7 +261,7 @@ def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Va
 
 
 def _among(tx: sa.Connection, column: sa.ColumnElement[str], values: list[str]) -> sa.ColumnElement[bool]:
-    """Return the condition that ``column`` is one of ``values``, which are one parameter, whatever their number."""
+    """Return the condition that ``column`` is one of ``values``; all values are bound as a single parameter."""
     if tx.dialect.name == "postgresql":
         # Not imported at the top: a daemon with its vault on SQLite does not need it.
         from sqlalchemy.dialects import postgresql

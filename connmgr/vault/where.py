@@ -341,7 +341,7 @@ class _Parser:
         return True
 
     def _rest(self) -> str:
-        """Skip blanks, and return what is left."""
+        """Skip blanks, and return the rest of the text."""
         rest = self._text[self._at :]
         stripped = rest.lstrip()
         self._at += len(rest) - len(stripped)

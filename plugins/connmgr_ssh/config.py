@@ -159,7 +159,7 @@ def resolve(
 
 
 def jumps(destination: Destination, depth: int = 0) -> list[Destination]:
-    """Return the hosts of ProxyJump that lead to ``destination``, in their order, after those that lead to the first.
+    """Return the hosts of ProxyJump that lead to ``destination``, in order, after the hosts that lead to the first.
 
     :raises TransportUnsupported: they form a circle, or :func:`resolve` fails for one.
     """

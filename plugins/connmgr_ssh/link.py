@@ -281,7 +281,7 @@ class SshLink(SendingTransport):
 
     @property
     def preferred_kex(self) -> tuple[str, ...]:
-        """The key exchanges to offer, best first: those that the installed paramiko has."""
+        """The key exchanges to offer, best first, as far as the installed paramiko has them."""
         return tuple(name for name in KEY_EXCHANGES if name in self._kex_info)
 
     @property

@@ -32,7 +32,7 @@ MAX_PACES = 1000
 
 @dataclass
 class _Server:
-    """The places of one server: those that are left, and how many threads have or await one."""
+    """The places of one server: how many are free, and how many threads have or await one."""
 
     places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
     users: int = 0

@@ -191,7 +191,7 @@ class SshTransport(Transport):
         return self._started(line, Deadline(timeout)) if self._is_posix and self._link.agent is None else None
 
     def _started(self, line: str, deadline: Deadline) -> LineChannel:
-        """Start ``line`` in the login shell, of whatever language."""
+        """Start ``line`` in the login shell, which may be of any kind."""
         with self._opening(deadline):
             channel = self._spares.take(deadline)
             if channel is None:
@@ -348,7 +348,7 @@ def _forwarded(destination: Destination, asker: Asker) -> AgentClient:
 
 
 def _agent_for(destination: Destination, asker: Asker) -> AgentClient | None:
-    """Return the agent to ask: a lent one in place of that of the daemon's environment; None if there is none."""
+    """Return the agent to ask: the agent that a client lent, or else the agent of the daemon's environment, or None."""
     if asker.agent is not None and destination.agent_is_usual:
         return AgentClient(asker.agent, "The ssh-agent that the client lends", asker.touch)
     return AgentClient.at(destination.agent_socket, asker.touch) if destination.agent_socket else None
