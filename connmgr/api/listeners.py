@@ -308,7 +308,7 @@ class Listeners:
             lines.append(about_stream(MISSED, start))
         self._open[listener] = None
         self._events.listens = True
-        listener.tell(lines, start)
+        # Before the client hears that it has begun: its next request must find the stream counted.
         self._streams.add(
             listener,
             token=asking.token,
@@ -316,6 +316,7 @@ class Listeners:
             holder=asking.holder,
             has_ended=lambda: asking.ended,
         )
+        listener.tell(lines, start)
         self.wake()
         if not self._ticks:
             self._ticks = True
