@@ -45,8 +45,10 @@ TYPES = {
     "addon-fit.d.mts": 'export * from "@xterm/addon-fit";',
     "addon-search.d.mts": 'export * from "@xterm/addon-search";',
     "addon-webgl.d.mts": 'export * from "@xterm/addon-webgl";',
+    # A function within a template takes what preact gives it, which its place says and not its type.
     "htm-preact.d.ts": 'export * from "htm/preact"; export { createContext } from "preact"; '
-    'export type { ComponentChildren, VNode } from "preact";',
+    'export type { ComponentChildren, VNode } from "preact"; type Value = ((...given: any[]) => any) | {} | null; '
+    "export declare const html: (strings: TemplateStringsArray, ...values: (Value | undefined)[]) => any;",
 }
 """What says the types of these files to the type checker, which finds the packages in :data:`TOOLS`."""
 

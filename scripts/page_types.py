@@ -27,7 +27,8 @@ def declarations() -> str:
     lines = [HEAD, ""]
     for name, schema in sorted(schemas.items()):
         lines += [f"export interface {name} {_members(schema)}" if _is_object(schema) else _alias(name, schema), ""]
-    lines += ["export interface Endpoints {", *_endpoints(description["paths"]), "}"]
+    lines += ["export interface Endpoints {", *_endpoints(description["paths"]), "}", ""]
+    lines.append('export type Answer<Path> = Path extends keyof Endpoints ? Endpoints[Path]["answer"] : any;')
     return "\n".join(lines) + "\n"
 
 
@@ -46,8 +47,8 @@ def _endpoints(paths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             continue
         taken = _content(operation.get("requestBody"))
         answered = _content(operation["responses"].get("200"))
-        request = "unknown" if taken is None else _type(taken)
-        yield f'  "{path}": {{ request: {request}; answer: {"unknown" if answered is None else _type(answered)} }};'
+        request = "any" if taken is None else _type(taken)
+        yield f'  "{path}": {{ request: {request}; answer: {"any" if answered is None else _type(answered)} }};'
 
 
 def _content(body: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -80,9 +81,9 @@ def _simple(kind: str | None, schema: Mapping[str, Any]) -> str:
         if "properties" in schema:
             return _members(schema, one_line=True)
         rest = schema.get("additionalProperties")
-        return f"Record<string, {_type(rest) if isinstance(rest, dict) else 'unknown'}>"
+        return f"Record<string, {_type(rest) if isinstance(rest, dict) else 'any'}>"
     return {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}.get(
-        kind or "", "unknown"
+        kind or "", "any"
     )
 
 

@@ -45,7 +45,7 @@ export interface ApprovalInfo {
   state: "pending" | "once" | "granted" | "denied" | "used";
   token: string;
   tokenName: string;
-  asked: Record<string, unknown>;
+  asked: Record<string, any>;
   locked?: boolean;
   created: string;
   expires: string;
@@ -98,7 +98,7 @@ export interface AuditQueryRequest {
 }
 
 export interface AuditQueryResponse {
-  entries: (Record<string, unknown>)[];
+  entries: (Record<string, any>)[];
   next: number | null;
 }
 
@@ -164,7 +164,7 @@ export interface BroadcastLine {
   stderr?: string;
   truncated?: boolean;
   restarted?: boolean;
-  error?: Record<string, unknown>;
+  error?: Record<string, any>;
   ms?: number;
   connections?: number;
   succeeded?: number;
@@ -219,7 +219,7 @@ export interface CaInfo {
 
 export interface CaInitRequest {
   name: string;
-  data?: Record<string, unknown>;
+  data?: Record<string, any>;
   authority?: string;
   principals?: string[];
   seconds?: number;
@@ -298,7 +298,7 @@ export interface CategoryInfo {
   name: string[];
   lastUsed: string;
   lastModified: string;
-  config: Record<string, unknown>;
+  config: Record<string, any>;
 }
 
 export interface CategoryInfoRequest {
@@ -362,8 +362,8 @@ export interface CommandQueryResponse {
 
 export interface CommandSaveRequest {
   name: string;
-  argv: unknown[];
-  parameters?: Record<string, unknown>;
+  argv: any[];
+  parameters?: Record<string, any>;
   description?: string;
   mayRunOthers?: boolean;
   replace?: boolean;
@@ -375,7 +375,7 @@ export interface CommandSaveResponse {
 
 export interface ConnectionAddRequest {
   name: string;
-  data: Record<string, unknown>;
+  data: Record<string, any>;
   validate?: boolean;
   category?: string;
   temporary?: boolean;
@@ -409,7 +409,7 @@ export interface ConnectionEnvironmentRequest {
 
 export interface ConnectionEnvironmentResponse {
   send: string[];
-  set: Record<string, unknown>;
+  set: Record<string, any>;
 }
 
 export interface ConnectionInfo {
@@ -417,12 +417,12 @@ export interface ConnectionInfo {
   category: string[];
   name: string[];
   type: string;
-  rawData: Record<string, unknown>;
+  rawData: Record<string, any>;
   usageCategory: string | null;
   lastUsed: string;
   lastModified: string;
-  state: Record<string, unknown>;
-  cache: Record<string, unknown>;
+  state: Record<string, any>;
+  cache: Record<string, any>;
   dialled?: DialledHosts;
   log?: LogCommand | null;
   created?: string;
@@ -501,7 +501,7 @@ export interface ConnectionToggleRequest {
 export interface ConnectionUpdateRequest {
   connection: string;
   name?: string;
-  data?: Record<string, unknown>;
+  data?: Record<string, any>;
   category?: string;
   validate?: boolean;
   labels?: Record<string, string>;
@@ -554,7 +554,7 @@ export interface DialledHost {
 
 export interface DialledHosts {
   hosts?: DialledHost[];
-  error?: Record<string, unknown>;
+  error?: Record<string, any>;
 }
 
 export interface DownloadRequest {
@@ -602,7 +602,7 @@ export interface EntryResponse {
 export interface EntryToAdd {
   label?: string;
   name: string;
-  data: Record<string, unknown>;
+  data: Record<string, any>;
   category?: string[];
   labels?: Record<string, string>;
 }
@@ -610,7 +610,7 @@ export interface EntryToAdd {
 export interface EntryToChange {
   connection: string;
   name?: string;
-  data?: Record<string, unknown>;
+  data?: Record<string, any>;
   category?: string[];
   labels?: Record<string, string>;
 }
@@ -657,7 +657,7 @@ export interface ExecLine {
   stdout?: string;
   stderr?: string;
   exitCode?: number;
-  error?: Record<string, unknown>;
+  error?: Record<string, any>;
 }
 
 export interface ExecRequest {
@@ -736,9 +736,9 @@ export interface Failure {
   message: string;
   code: string;
   localizedMessage: string;
-  cause: Record<string, unknown>;
+  cause: Record<string, any>;
   stackTrace: string[];
-  suppressed: unknown[];
+  suppressed: any[];
 }
 
 export interface FileStateInfo {
@@ -772,7 +772,7 @@ export interface FoundName {
 export interface GatheredFacts {
   connection: string;
   facts?: number;
-  error?: Record<string, unknown>;
+  error?: Record<string, any>;
 }
 
 export interface GlobRequest {
@@ -860,7 +860,7 @@ export interface InventoryInfo {
   category: string[];
   every: number | null;
   timeout: number;
-  defaults: Record<string, unknown>;
+  defaults: Record<string, any>;
   daemon: string;
   renewed: string | null;
   next: string | null;
@@ -1079,7 +1079,7 @@ export interface MachineFacts {
   connection: string;
   name: string[];
   labels: Record<string, string>;
-  facts: Record<string, unknown>;
+  facts: Record<string, any>;
   gathered: Record<string, string>;
 }
 
@@ -1350,7 +1350,7 @@ export interface RunGroup {
   stdout: string;
   stderr: string;
   truncated?: boolean;
-  error?: Record<string, unknown>;
+  error?: Record<string, any>;
 }
 
 export interface RunInfo {
@@ -1358,7 +1358,7 @@ export interface RunInfo {
   name: string | null;
   state: "pending" | "running" | "waiting" | "paused" | "stopping" | "done" | "failed" | "stopped";
   reason: string | null;
-  command: string | unknown[] | null;
+  command: string | any[] | null;
   as: string;
   why: string;
   targets: number;
@@ -1443,7 +1443,7 @@ export interface RunStartRequest {
   script?: Script;
   facts?: string[];
   sudo?: boolean;
-  waves?: unknown[];
+  waves?: any[];
   wavePause?: number;
   waveApproval?: boolean;
   stopAfter?: number | string;
@@ -1483,7 +1483,7 @@ export interface RunTarget {
   stdout?: string;
   stderr?: string;
   truncated?: boolean;
-  error?: Record<string, unknown>;
+  error?: Record<string, any>;
   job?: string;
   daemon?: string;
 }
@@ -1514,13 +1514,13 @@ export interface RunningCommandInfo {
 
 export interface Saved {
   name: string;
-  arguments?: Record<string, unknown>;
+  arguments?: Record<string, any>;
 }
 
 export interface SavedCommandFields {
   name: string;
-  argv: unknown[];
-  parameters?: Record<string, unknown>;
+  argv: any[];
+  parameters?: Record<string, any>;
   description?: string;
   mayRunOthers?: boolean;
 }
@@ -1561,8 +1561,8 @@ export interface ScheduleInfo {
   lastError: string | null;
   skipped: number;
   token: string | null;
-  run: Record<string, unknown>;
-  notify: Record<string, unknown> | null;
+  run: Record<string, any>;
+  notify: Record<string, any> | null;
 }
 
 export interface ScheduleNextRequest {
@@ -1675,7 +1675,7 @@ export interface ShownResponse {
 export interface SourceInfo {
   source: string;
   description: string;
-  schema: Record<string, unknown>;
+  schema: Record<string, any>;
 }
 
 export interface SshHostInfo {
@@ -1840,7 +1840,7 @@ export interface TerminalTicketResponse {
 
 export interface TokenCheckRequest {
   path: string;
-  request: Record<string, unknown>;
+  request: Record<string, any>;
   id?: string;
 }
 
@@ -1857,13 +1857,13 @@ export interface TokenCreateRequest {
   scopes: string[];
   connections?: string[];
   categories?: string[];
-  rules?: (Record<string, unknown>)[];
+  rules?: (Record<string, any>)[];
   quotaPerDay?: number;
   maxConcurrent?: number;
   from?: string[];
   readOnly?: boolean;
   expires: number | string;
-  lendSecrets?: boolean | Record<string, unknown>;
+  lendSecrets?: boolean | Record<string, any>;
 }
 
 export interface TokenCreateResponse {
@@ -1871,7 +1871,7 @@ export interface TokenCreateResponse {
   scopes: string[];
   connections?: string[];
   categories?: string[];
-  rules?: (Record<string, unknown>)[];
+  rules?: (Record<string, any>)[];
   quotaPerDay?: number;
   maxConcurrent?: number;
   from?: string[];
@@ -1892,7 +1892,7 @@ export interface TokenInfo {
   scopes: string[];
   connections?: string[];
   categories?: string[];
-  rules?: (Record<string, unknown>)[];
+  rules?: (Record<string, any>)[];
   quotaPerDay?: number;
   maxConcurrent?: number;
   from?: string[];
@@ -1922,7 +1922,7 @@ export interface TokenOwnResponse {
   commands: "text" | "argv" | null;
   connections: string[];
   categories: string[];
-  rules: (Record<string, unknown>)[];
+  rules: (Record<string, any>)[];
   quotaPerDay: number | null;
   usedToday: number | null;
   maxConcurrent: number | null;
@@ -1981,7 +1981,7 @@ export interface TypeInfo {
   distribution: string;
   version: string;
   toggled: boolean;
-  schema: Record<string, unknown>;
+  schema: Record<string, any>;
 }
 
 export interface TypesResponse {
@@ -2117,7 +2117,7 @@ export interface _Token {
 export interface Endpoints {
   "/approval/decide": { request: ApprovalDecideRequest; answer: ApprovalInfo };
   "/approval/query": { request: ApprovalQueryRequest; answer: ApprovalQueryResponse };
-  "/audit/forget": { request: AuditForgetRequest; answer: unknown };
+  "/audit/forget": { request: AuditForgetRequest; answer: any };
   "/audit/query": { request: AuditQueryRequest; answer: AuditQueryResponse };
   "/audit/record": { request: AuditRecordRequest; answer: AuditRecordResponse };
   "/audit/verify": { request: Nothing; answer: AuditVerifyResponse };
@@ -2125,16 +2125,16 @@ export interface Endpoints {
   "/ca/init": { request: CaInitRequest; answer: CaInitResponse };
   "/ca/limit": { request: CaLimitRequest; answer: CaInfo };
   "/ca/query": { request: CaQueryRequest; answer: CaQueryResponse };
-  "/ca/remove": { request: CaNameRequest; answer: unknown };
+  "/ca/remove": { request: CaNameRequest; answer: any };
   "/ca/revoke": { request: CaRevokeRequest; answer: CaRevokeResponse };
   "/ca/rotate": { request: CaRotateRequest; answer: CaTrustResponse };
   "/ca/trust": { request: CaNameRequest; answer: CaTrustResponse };
   "/category/add": { request: CategoryAddRequest; answer: CategoryAddResponse };
   "/category/info": { request: CategoryInfoRequest; answer: CategoryInfoResponse };
   "/category/query": { request: CategoryQueryRequest; answer: CategoryQueryResponse };
-  "/category/remove": { request: CategoryRemoveRequest; answer: unknown };
+  "/category/remove": { request: CategoryRemoveRequest; answer: any };
   "/command/query": { request: Nothing; answer: CommandQueryResponse };
-  "/command/remove": { request: CommandNameRequest; answer: unknown };
+  "/command/remove": { request: CommandNameRequest; answer: any };
   "/command/save": { request: CommandSaveRequest; answer: CommandSaveResponse };
   "/connection/add": { request: ConnectionAddRequest; answer: ConnectionAddResponse };
   "/connection/apply": { request: ApplyRequest; answer: ApplyResponse };
@@ -2146,52 +2146,52 @@ export interface Endpoints {
   "/connection/login": { request: ConnectionLoginRequest; answer: ConnectionLoginResponse };
   "/connection/query": { request: ConnectionQueryRequest; answer: ConnectionQueryResponse };
   "/connection/refresh": { request: ConnectionRefreshRequest; answer: ConnectionRefreshResponse };
-  "/connection/remove": { request: ConnectionRemoveRequest; answer: unknown };
+  "/connection/remove": { request: ConnectionRemoveRequest; answer: any };
   "/connection/terminal": { request: ConnectionTerminalRequest; answer: ShownResponse };
-  "/connection/toggle": { request: ConnectionToggleRequest; answer: unknown };
+  "/connection/toggle": { request: ConnectionToggleRequest; answer: any };
   "/connection/types": { request: Nothing; answer: TypesResponse };
-  "/connection/update": { request: ConnectionUpdateRequest; answer: unknown };
+  "/connection/update": { request: ConnectionUpdateRequest; answer: any };
   "/daemon/status": { request: Nothing; answer: DaemonStatusResponse };
-  "/daemon/stop": { request: Nothing; answer: unknown };
+  "/daemon/stop": { request: Nothing; answer: any };
   "/daemon/version": { request: Nothing; answer: VersionResponse };
-  "/event/stream": { request: EventStreamRequest; answer: unknown };
+  "/event/stream": { request: EventStreamRequest; answer: any };
   "/event/ticket": { request: Nothing; answer: EventTicketResponse };
   "/fact/gather": { request: FactGatherRequest; answer: FactGatherResponse };
   "/fact/query": { request: FactQueryRequest; answer: FactQueryResponse };
-  "/fs/archive": { request: MembersRequest; answer: unknown };
+  "/fs/archive": { request: MembersRequest; answer: any };
   "/fs/attributes": { request: AttributesRequest; answer: ChangeResponse };
-  "/fs/blob": { request: unknown; answer: BlobResponse };
+  "/fs/blob": { request: any; answer: BlobResponse };
   "/fs/checksum": { request: MembersRequest; answer: ChecksumsResponse };
-  "/fs/extract": { request: unknown; answer: ExtractResponse };
+  "/fs/extract": { request: any; answer: ExtractResponse };
   "/fs/glob": { request: GlobRequest; answer: ListResponse };
   "/fs/list": { request: ListFilesRequest; answer: ListResponse };
   "/fs/mkdir": { request: MkdirRequest; answer: ChangeResponse };
   "/fs/move": { request: MoveRequest; answer: ChangeResponse };
-  "/fs/read": { request: ReadRequest; answer: unknown };
+  "/fs/read": { request: ReadRequest; answer: any };
   "/fs/remove": { request: RemovePathRequest; answer: ChangeResponse };
   "/fs/script": { request: ScriptRequest; answer: ScriptResponse };
   "/fs/search": { request: SearchRequest; answer: SearchResponse };
   "/fs/stat": { request: StatRequest; answer: EntryResponse };
   "/fs/ticket": { request: DownloadRequest; answer: DownloadTicketResponse };
-  "/fs/upload": { request: unknown; answer: UploadResponse };
+  "/fs/upload": { request: any; answer: UploadResponse };
   "/fs/write": { request: WriteRequest; answer: ChangeResponse };
   "/handshake": { request: HandshakeRequest; answer: HandshakeResponse };
   "/hostkey/forget": { request: HostKeyForgetRequest; answer: HostKeyForgetResponse };
-  "/hostkey/trust": { request: HostKeyTrustRequest; answer: unknown };
+  "/hostkey/trust": { request: HostKeyTrustRequest; answer: any };
   "/inventory/add": { request: InventoryAddRequest; answer: InventoryChanges };
   "/inventory/query": { request: InventoryQueryRequest; answer: InventoryQueryResponse };
-  "/inventory/remove": { request: InventoryNameRequest; answer: unknown };
+  "/inventory/remove": { request: InventoryNameRequest; answer: any };
   "/inventory/renew": { request: InventoryRenewRequest; answer: InventoryChanges };
   "/job/info": { request: JobRequest; answer: JobInfo };
-  "/job/input": { request: JobInputRequest; answer: unknown };
-  "/job/kill": { request: JobKillRequest; answer: unknown };
+  "/job/input": { request: JobInputRequest; answer: any };
+  "/job/kill": { request: JobKillRequest; answer: any };
   "/job/orphans": { request: JobOrphansRequest; answer: JobOrphansResponse };
   "/job/output": { request: JobOutputRequest; answer: JobOutputResponse };
   "/job/query": { request: JobQueryRequest; answer: JobQueryResponse };
-  "/job/remove": { request: JobRemoveRequest; answer: unknown };
+  "/job/remove": { request: JobRemoveRequest; answer: any };
   "/job/start": { request: JobStartRequest; answer: JobStartResponse };
   "/job/wait": { request: JobWaitRequest; answer: JobInfo };
-  "/multiplex/cancel": { request: MultiplexCancelRequest; answer: unknown };
+  "/multiplex/cancel": { request: MultiplexCancelRequest; answer: any };
   "/multiplex/close": { request: MultiplexCloseRequest; answer: MultiplexCloseResponse };
   "/multiplex/config": { request: MultiplexConfigRequest; answer: MultiplexConfigResponse };
   "/multiplex/forget": { request: Nothing; answer: MultiplexForgetResponse };
@@ -2199,43 +2199,43 @@ export interface Endpoints {
   "/multiplex/keep": { request: MultiplexConfigRequest; answer: MultiplexKeepResponse };
   "/multiplex/open": { request: MultiplexOpenRequest; answer: MultiplexOpenResponse };
   "/multiplex/query": { request: Nothing; answer: MultiplexQueryResponse };
-  "/multiplex/renew": { request: MultiplexRenewRequest; answer: unknown };
+  "/multiplex/renew": { request: MultiplexRenewRequest; answer: any };
   "/recording/query": { request: RecordingQueryRequest; answer: RecordingQueryResponse };
-  "/recording/read": { request: RecordingRequest; answer: unknown };
+  "/recording/read": { request: RecordingRequest; answer: any };
   "/recording/search": { request: RecordingSearchRequest; answer: RecordingSearchResponse };
   "/run/info": { request: RunInfoRequest; answer: RunInfo };
   "/run/output": { request: RunOutputRequest; answer: RunOutputResponse };
-  "/run/pause": { request: RunRequest; answer: unknown };
+  "/run/pause": { request: RunRequest; answer: any };
   "/run/query": { request: RunQueryRequest; answer: RunQueryResponse };
-  "/run/remove": { request: RunRemoveRequest; answer: unknown };
-  "/run/resume": { request: RunRequest; answer: unknown };
+  "/run/remove": { request: RunRemoveRequest; answer: any };
+  "/run/resume": { request: RunRequest; answer: any };
   "/run/retry": { request: RunRetryRequest; answer: RunStartResponse };
   "/run/start": { request: RunStartRequest; answer: RunStartResponse };
-  "/run/stop": { request: RunStopRequest; answer: unknown };
+  "/run/stop": { request: RunStopRequest; answer: any };
   "/run/targets": { request: RunTargetsRequest; answer: RunTargetsResponse };
   "/run/wait": { request: RunWaitRequest; answer: RunInfo };
   "/schedule/add": { request: ScheduleAddRequest; answer: ScheduleAddResponse };
   "/schedule/next": { request: ScheduleNextRequest; answer: ScheduleNextResponse };
-  "/schedule/pause": { request: SchedulePauseRequest; answer: unknown };
+  "/schedule/pause": { request: SchedulePauseRequest; answer: any };
   "/schedule/query": { request: ScheduleQueryRequest; answer: ScheduleQueryResponse };
-  "/schedule/remove": { request: ScheduleRequest; answer: unknown };
-  "/schedule/resume": { request: ScheduleRequest; answer: unknown };
+  "/schedule/remove": { request: ScheduleRequest; answer: any };
+  "/schedule/resume": { request: ScheduleRequest; answer: any };
   "/schedule/trigger": { request: ScheduleRequest; answer: ScheduleTriggerResponse };
   "/schedule/update": { request: ScheduleUpdateRequest; answer: ScheduleInfo };
   "/secret/decrypt": { request: DecryptRequest; answer: DecryptResponse };
   "/secret/encrypt": { request: EncryptRequest; answer: EncryptResponse };
   "/secret/sudo": { request: SudoRequest; answer: SudoResponse };
-  "/shell/broadcast": { request: BroadcastRequest; answer: unknown };
+  "/shell/broadcast": { request: BroadcastRequest; answer: any };
   "/shell/exec": { request: ExecRequest; answer: ExecResponse };
   "/shell/list": { request: ListRequest; answer: ShellListResponse };
   "/shell/start": { request: StartRequest; answer: ShellInfo };
-  "/shell/stop": { request: StopRequest; answer: unknown };
-  "/terminal/close": { request: TerminalRequest; answer: unknown };
-  "/terminal/input": { request: TerminalInputRequest; answer: unknown };
+  "/shell/stop": { request: StopRequest; answer: any };
+  "/terminal/close": { request: TerminalRequest; answer: any };
+  "/terminal/input": { request: TerminalInputRequest; answer: any };
   "/terminal/open": { request: TerminalOpenRequest; answer: TerminalInfo };
   "/terminal/output": { request: TerminalOutputRequest; answer: TerminalOutputResponse };
   "/terminal/query": { request: TerminalQueryRequest; answer: TerminalQueryResponse };
-  "/terminal/resize": { request: TerminalResizeRequest; answer: unknown };
+  "/terminal/resize": { request: TerminalResizeRequest; answer: any };
   "/terminal/screen": { request: TerminalScreenRequest; answer: TerminalScreenResponse };
   "/terminal/ticket": { request: TerminalRequest; answer: TerminalTicketResponse };
   "/token/check": { request: TokenCheckRequest; answer: TokenCheckResponse };
@@ -2244,24 +2244,26 @@ export interface Endpoints {
   "/token/lend": { request: TokenLendRequest; answer: TokenInfo };
   "/token/query": { request: Nothing; answer: TokenQueryResponse };
   "/token/renew": { request: TokenRenewRequest; answer: TokenInfo };
-  "/token/revoke": { request: TokenRequest; answer: unknown };
+  "/token/revoke": { request: TokenRequest; answer: any };
   "/tunnel/query": { request: TunnelQueryRequest; answer: TunnelQueryResponse };
   "/undo/query": { request: UndoQueryRequest; answer: UndoQueryResponse };
-  "/undo/read": { request: UndoReadRequest; answer: unknown };
+  "/undo/read": { request: UndoReadRequest; answer: any };
   "/undo/restore": { request: UndoRestoreRequest; answer: UndoRestoreResponse };
-  "/vault/lock": { request: Nothing; answer: unknown };
+  "/vault/lock": { request: Nothing; answer: any };
   "/vault/recovery/create": { request: RecoveryCreateRequest; answer: RecoveryWordsResponse };
   "/vault/recovery/query": { request: Nothing; answer: RecoveryQueryResponse };
-  "/vault/recovery/revoke": { request: RecoveryRevokeRequest; answer: unknown };
+  "/vault/recovery/revoke": { request: RecoveryRevokeRequest; answer: any };
   "/vault/recovery/rotate": { request: RecoveryRotateRequest; answer: RecoveryWordsResponse };
   "/vault/recovery/use": { request: RecoveryUseRequest; answer: RecoveryUseResponse };
   "/vault/status": { request: Nothing; answer: StatusResponse };
   "/vault/unlock": { request: UnlockRequest; answer: UnlockResponse };
-  "/vault/user/add": { request: AddRequest; answer: unknown };
-  "/vault/user/passphrase": { request: PassphraseRequest; answer: unknown };
+  "/vault/user/add": { request: AddRequest; answer: any };
+  "/vault/user/passphrase": { request: PassphraseRequest; answer: any };
   "/vault/user/remove": { request: RemoveRequest; answer: RemoveResponse };
   "/web/confirm": { request: WebConfirmRequest; answer: WebConfirmResponse };
   "/web/login": { request: WebLoginRequest; answer: WebLoginResponse };
-  "/web/logout": { request: Nothing; answer: unknown };
+  "/web/logout": { request: Nothing; answer: any };
   "/web/ticket": { request: WebTicketRequest; answer: WebTicketResponse };
 }
+
+export type Answer<Path> = Path extends keyof Endpoints ? Endpoints[Path]["answer"] : any;

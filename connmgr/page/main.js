@@ -1,154 +1,94 @@
 // The page's frame: the door for who has no session, and for others the views that their rights reach.
 
-import { ApiError, call, login, logout, token, whenLeft } from "./core/api.js";
-import { listen, on, onLive } from "./core/events.js";
-import { openPalette, register, useKeys } from "./core/palette.js";
-import { offerRemedies } from "./core/remedies.js";
-import { go, route, useRoute } from "./core/router.js";
+import { ApiError, call, listen, login, logout, on, onLive, token, whenLeft } from "./core/api.js";
+import { go, openPalette, register, route, useKeys, useRoute } from "./core/navigate.js";
 import { can, changed, follow, load, nameOf, store, useStore } from "./core/store.js";
-import { doing, Empty, Fault, failed, hooks, html, Icon, render, text, toast, Waiting } from "./core/ui.js";
-
-const { useEffect, useLayoutEffect, useState } = hooks;
+import {
+  doing,
+  Empty,
+  Fault,
+  failed,
+  html,
+  Icon,
+  render,
+  text,
+  toast,
+  useEffect,
+  useErrorBoundary,
+  useLayoutEffect,
+  useState,
+  Waiting,
+} from "./core/ui.js";
 
 /**
- * A view. `./views/NAME.js` exports its component by default, which gets the decoded segments of the address behind the
- * view's name, and that rest as it is; and with `badge` a hook that says how many things wait there. It is loaded when
- * somebody goes there, or when nothing else is to be done.
- * @typedef {object} View
- * @property {string} name
- * @property {string} key the letter behind `g` that goes there
- * @property {string} title
- * @property {string} icon the data of an SVG path in a square of 16
- * @property {string[]} actions without all of these it is not shown
- * @property {boolean} [isFirst] it begins a group of the navigation
+ * The views, in the order of the navigation: the machines, what runs on them, and who may. Each has its name; its module
+ * in `./views`, loaded when somebody goes there or when nothing else is to be done; the letter behind `g` that goes there;
+ * the actions without which it is not shown; and the data of its icon, an SVG path in a square of 16.
  *
- * @typedef {{component: (props: {path: string[], query: URLSearchParams, address: string}) => any, badge?: () => number}} Module
+ * A module exports its views by name: the component, which gets the decoded segments of the address behind the view's
+ * name, its query, and that rest as it is; and with `badge` a hook that says how many things wait there.
+ * @typedef {{component: (props: {path: string[], query: URLSearchParams, address: string}) => any, badge?: () => number}} View
  */
-
-/** In the order of the navigation: the machines, what runs on them, and who may. @type {View[]} */
 const VIEWS = [
-  {
-    name: "hub",
-    key: "h",
-    title: "Hub",
-    icon: "M2 3h12v4H2zM2 9h12v4H2zM4.5 5h.01M4.5 11h.01",
-    actions: ["connection.query"],
-  },
-  {
-    name: "terminal",
-    key: "e",
-    title: "Terminals",
-    icon: "M2 3h12v10H2zM4.5 6l2 2-2 2M8 10.5h3.5",
-    actions: ["terminal.open", "terminal.attach"],
-  },
-  {
-    name: "files",
-    key: "f",
-    title: "Files",
-    icon: "M2 12.5v-9h4.5L8 5h6v7.5z",
-    actions: ["fs.list", "shell.start"],
-  },
-  {
-    name: "recordings",
-    key: "r",
-    title: "Recordings",
-    icon: "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
-    actions: ["recording.query", "recording.read"],
-  },
-  {
-    name: "run",
-    key: "x",
-    title: "Run",
-    icon: "M4 2.5v11l9-5.5z",
-    actions: ["shell.broadcast", "run.query", "connection.query"],
-    isFirst: true,
-  },
-  {
-    name: "runs",
-    key: "u",
-    title: "Runs",
-    icon: "M2 2.5h3v3H2zM6.5 2.5h3v3h-3zM11 2.5h3v3h-3zM2 7h3v3H2zM6.5 7h3v3h-3zM11 7h3v3h-3zM2 11.5h3v3H2zM6.5 11.5h3v3h-3z",
-    actions: ["run.query", "run.info", "run.targets"],
-  },
-  {
-    name: "schedules",
-    key: "s",
-    title: "Schedules",
-    icon: "M2.5 3.5h11v10h-11zM2.5 6.5h11M5.5 2v3M10.5 2v3",
-    actions: ["schedule.query", "schedule.next"],
-  },
-  {
-    name: "jobs",
-    key: "j",
-    title: "Jobs",
-    icon: "M2 4h1M2 8h1M2 12h1M5.5 4H14M5.5 8H14M5.5 12H11",
-    actions: ["job.query", "job.output"],
-  },
-  {
-    name: "tunnels",
-    key: "n",
-    title: "Tunnels",
-    icon: "M1.5 12V9a6.5 6.5 0 0 1 13 0v3M5 12V9a3 3 0 0 1 6 0v3M1 12.5h5M10 12.5h5",
-    actions: ["tunnel.query"],
-  },
-  {
-    name: "facts",
-    key: "m",
-    title: "Facts",
-    icon: "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11",
-    actions: ["fact.query", "connection.query"],
-  },
-  {
-    name: "approvals",
-    key: "p",
-    title: "Approvals",
-    icon: "M8 1.8 13 4v4c0 3-2.2 5.2-5 6.2C5.2 13.2 3 11 3 8V4zM5.6 8l1.7 1.7 3.2-3.4",
-    actions: ["approval.query"],
-    isFirst: true,
-  },
-  {
-    name: "changes",
-    key: "c",
-    title: "Changes",
-    icon: "M3 5h7a3.5 3.5 0 0 1 0 7H6M6 2 3 5l3 3",
-    actions: ["undo.query"],
-  },
-  {
-    name: "record",
-    key: "d",
-    title: "Record",
-    icon: "M3 2v12M3 4h3M3 8h3M3 12h3M8.5 4H14M8.5 8H14M8.5 12H12",
-    actions: ["audit.record"],
-  },
-  {
-    name: "tokens",
-    key: "t",
-    title: "Tokens",
-    icon: "M10.5 2a3.5 3.5 0 1 1-3 5.2L2 12.7V14h2v-1.5h1.5V11H7l1.7-1.7M11 5h.01",
-    actions: ["token.query"],
-  },
-  {
-    name: "audit",
-    key: "a",
-    title: "Audit",
-    icon: "M3 2h10v12H3zM5.5 5h5M5.5 8h5M5.5 11h3",
-    actions: ["audit.query"],
-  },
-  {
-    name: "vault",
-    key: "v",
-    title: "Vault",
-    icon: "M4 7V5a4 4 0 0 1 8 0v2M3 7h10v6.5H3zM8 9.5v2",
-    actions: ["vault.status", "vault.unlock"],
-  },
-];
+  ["hub", "hub", "h", "connection.query", "M2 3h12v4H2zM2 9h12v4H2zM4.5 5h.01M4.5 11h.01"],
+  ["terminal", "terminal", "e", "terminal.open terminal.attach", "M2 3h12v10H2zM4.5 6l2 2-2 2M8 10.5h3.5"],
+  ["files", "files", "f", "fs.list shell.start", "M2 12.5v-9h4.5L8 5h6v7.5z"],
+  [
+    "recordings",
+    "recordings",
+    "r",
+    "recording.query recording.read",
+    "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
+  ],
+  ["run", "run", "x", "shell.broadcast run.query connection.query", "M4 2.5v11l9-5.5z"],
+  [
+    "runs",
+    "runs",
+    "u",
+    "run.query run.info run.targets",
+    "M2 2.5h3v3H2zM6.5 2.5h3v3h-3zM11 2.5h3v3h-3zM2 7h3v3H2zM6.5 7h3v3h-3zM11 7h3v3h-3zM2 11.5h3v3H2zM6.5 11.5h3v3h-3z",
+  ],
+  ["schedules", "runs", "s", "schedule.query schedule.next", "M2.5 3.5h11v10h-11zM2.5 6.5h11M5.5 2v3M10.5 2v3"],
+  ["jobs", "jobs", "j", "job.query job.output", "M2 4h1M2 8h1M2 12h1M5.5 4H14M5.5 8H14M5.5 12H11"],
+  [
+    "tunnels",
+    "tunnels",
+    "n",
+    "tunnel.query",
+    "M1.5 12V9a6.5 6.5 0 0 1 13 0v3M5 12V9a3 3 0 0 1 6 0v3M1 12.5h5M10 12.5h5",
+  ],
+  ["facts", "facts", "m", "fact.query connection.query", "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11"],
+  [
+    "approvals",
+    "rights",
+    "p",
+    "approval.query",
+    "M8 1.8 13 4v4c0 3-2.2 5.2-5 6.2C5.2 13.2 3 11 3 8V4zM5.6 8l1.7 1.7 3.2-3.4",
+  ],
+  ["changes", "history", "c", "undo.query", "M3 5h7a3.5 3.5 0 0 1 0 7H6M6 2 3 5l3 3"],
+  ["record", "history", "d", "audit.record", "M3 2v12M3 4h3M3 8h3M3 12h3M8.5 4H14M8.5 8H14M8.5 12H12"],
+  ["tokens", "rights", "t", "token.query", "M10.5 2a3.5 3.5 0 1 1-3 5.2L2 12.7V14h2v-1.5h1.5V11H7l1.7-1.7M11 5h.01"],
+  ["audit", "history", "a", "audit.query", "M3 2h10v12H3zM5.5 5h5M5.5 8h5M5.5 11h3"],
+  ["vault", "vault", "v", "vault.status vault.unlock", "M4 7V5a4 4 0 0 1 8 0v2M3 7h10v6.5H3zM8 9.5v2"],
+].map(([name, module, key, actions, icon]) => ({
+  name,
+  module,
+  key,
+  icon,
+  title: name === "terminal" ? "Terminals" : name[0].toUpperCase() + name.slice(1),
+  actions: actions.split(" "),
+}));
+const FIRST = ["run", "approvals"];
 
-/** The views that are loaded, by their names. @type {Map<string, Module>} */
-const modules = new Map();
+/** @type {Map<string, View>} */
+const loaded = new Map();
 
-/** Loads a view, and renders what shows it. @param {string} name */
-async function bring(name) {
-  if (!modules.has(name)) modules.set(name, (await import(`./views/${name}.js`)).default);
+/** @param {(typeof VIEWS)[number]} view */
+async function bring({ name, module }) {
+  if (!loaded.has(name)) {
+    const found = (await import(`./views/${module}.js`)).default;
+    for (const [name, view] of Object.entries(found)) loaded.set(name, view);
+  }
   changed();
 }
 
@@ -157,7 +97,7 @@ const COMMANDS = "M7 2.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M10.3 10.3 14 14";
 const THEMES = ["auto", "light", "dark"];
 const THEME = "connmgr.theme";
 
-/** @param {{views: View[]}} props */
+/** @param {{views: typeof VIEWS}} props */
 function Frame({ views }) {
   const { view: name, path, query } = useRoute();
   const [isOpen, open] = useState(false);
@@ -166,10 +106,10 @@ function Frame({ views }) {
   useKeys();
   const view = views.find((one) => one.name === name);
   const isKnown = name === "" || VIEWS.some((one) => one.name === name);
-  const module = view && modules.get(name);
+  const shown = view && loaded.get(name);
   const get = () => {
     tell(null);
-    if (view) bring(name).catch(tell);
+    if (view) bring(view).catch(tell);
   };
   useEffect(get, [view]);
   useEffect(() => {
@@ -187,7 +127,7 @@ function Frame({ views }) {
   const address = location.hash.replace(/^#\/[^/?]*\/?/, "");
   return html`
     <div class=${isOpen ? "shell open" : "shell"}>
-      <a class="skip" href="#content" onClick=${(/** @type {Event} */ event) => {
+      <a class="skip" href="#content" onClick=${(event) => {
         event.preventDefault();
         document.getElementById("content")?.focus();
       }}>Skip to the content</a>
@@ -201,8 +141,8 @@ function Frame({ views }) {
         <button class="search" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /><span>Go to …</span><kbd>Ctrl K</kbd></button>
         <ul>
           ${views.map((one) => {
-            const badge = modules.get(one.name)?.badge;
-            return html`<li key=${one.name} class=${one.isFirst ? "first" : ""}><a href=${`#/${one.name}`} aria-current=${one === view ? "page" : undefined}>
+            const badge = loaded.get(one.name)?.badge;
+            return html`<li key=${one.name} class=${FIRST.includes(one.name) ? "first" : ""}><a href=${`#/${one.name}`} aria-current=${one === view ? "page" : undefined}>
               <${Icon} path=${one.icon} /><span>${one.title}</span>${badge && html`<${Badge} count=${badge} />`}</a></li>`;
           })}
         </ul>
@@ -211,8 +151,8 @@ function Frame({ views }) {
       ${isOpen && html`<div class="veil" onClick=${() => open(false)}></div>`}
       <main id="content" tabindex="-1">
         ${
-          module
-            ? html`<${Guarded} key=${name} component=${module.component} path=${path} query=${query} address=${address} />`
+          shown
+            ? html`<${Guarded} key=${name} component=${shown.component} path=${path} query=${query} address=${address} />`
             : view
               ? fault
                 ? html`<${Fault} error=${fault} again=${get} />`
@@ -228,7 +168,7 @@ function Frame({ views }) {
 
 /** A view; what it throws is said in its place, and the rest of the page goes on. @param {any} props */
 function Guarded({ component, ...props }) {
-  const [error, reset] = hooks.useErrorBoundary((/** @type {unknown} */ thrown) => console.error(thrown));
+  const [error, reset] = useErrorBoundary((thrown) => console.error(thrown));
   return error
     ? html`<${Fault} error=${error instanceof Error ? error : new Error(String(error))} again=${reset} />`
     : html`<${component} ...${props} />`;
@@ -305,13 +245,12 @@ async function main() {
     render(html`<${Door} ...${props} />`, place);
   };
   useTheme();
-  offerRemedies();
   whenLeft((error) => door({ error, isLeft: true }));
   // A ticket that is pasted into a tab which is open already.
   addEventListener("hashchange", () => location.hash.startsWith("#login=") && location.reload());
   // It loads while the daemon is asked; who stays at the door has it for later.
   const wanted = VIEWS.find((one) => one.name === route().view) ?? VIEWS[0];
-  const first = bring(wanted.name);
+  const first = bring(wanted);
   try {
     if (!(await login())) return door({});
     store.me = await call("/token/info", {}, { quiet: true });
@@ -333,7 +272,7 @@ async function main() {
     render(html`<${Frame} views=${views} />`, place);
     await load();
     // Their commands are on the palette, and the next view is there at once.
-    await Promise.all(views.map((view) => bring(view.name))).catch(failed);
+    await Promise.all([...views.map(bring), import("./core/palette.js")]).catch(failed);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     door({ error });

@@ -19,7 +19,7 @@ from tests.rights.wire import create
 
 pytestmark = pytest.mark.needs("chromium", "libatomic")
 
-VIEWS = re.findall(r'^    name: "(\w+)",$', (PAGE / "main.js").read_text(), re.MULTILINE)
+VIEWS = re.findall(r'^  \[\s*"(\w+)",\s+"\w+",\s+"\w",', (PAGE / "main.js").read_text(), re.MULTILINE)
 HOSTILE = "<img src=x onerror=alert(1)>\u202e&amp;"
 NAMES = [HOSTILE, "'; DROP TABLE", "web1", "ünïcode 名前"]
 

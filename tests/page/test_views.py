@@ -37,7 +37,7 @@ def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: 
     own = send(own_daemon.url, "/token/info", {}, authorization).json
     assert (own["name"], own["connections"]) == ("<b>ci</b>", ["web*", "db*"])
     assert set(own["scopes"]) == {"connection.read", "shell.argv", "job"}
-    details = page.get_by_role("complementary", name="<b>ci</b>")
+    details = page.get_by_role("complementary", name="Tokens").filter(has_text="<b>ci</b>")
     details.get_by_text("valid", exact=True).wait_for()
     assert secret not in page.content()
     details.get_by_role("button", name="Revoke").click()
@@ -47,7 +47,7 @@ def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: 
 
 
 def test_the_page_knows_every_scope() -> None:
-    source = (ROOT / "connmgr" / "page" / "views" / "tokens.js").read_text()
+    source = (ROOT / "connmgr" / "page" / "views" / "rights.js").read_text()
     table = source[source.index("const SCOPES") : source.index("const PRESETS")]
     assert set(re.findall(r'^  "?([a-z.]+)"?: "', table, re.M)) == set(SCOPES)
 
@@ -58,7 +58,7 @@ def test_the_audit_log_is_filtered_and_verified(own_daemon: Daemon, visitor: Vis
     for _ in range(250):
         send(own_daemon.url, "/vault/status", {}, bearer(own_daemon))
     page = visitor.opened(own_daemon, "#/audit")
-    rows = page.get_by_role("grid", name="Entries")
+    rows = page.get_by_role("grid", name="Audit")
     rows.wait_for()
     # The second page is read when the end of the first is seen.
     rows.focus()

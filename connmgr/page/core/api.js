@@ -1,9 +1,10 @@
-// The daemon's API: every request of the page, the session that it has, and what is done about errors that a person can
-// remedy, such as an unknown host key.
+// The daemon's API: every request of the page, the session that it has, and the stream of what changes at the daemon.
 
 const TOKEN = "connmgr.token";
 /** Codes after which this session will not be valid again. */
 const OVER = ["not_authenticated", "invalid_token", "token_expired", "token_revoked"];
+/** Errors that a person can remedy, by a dialog that most pages never need; the request is then sent again. */
+const REMEDIED = ["host_key_unknown", "secret_locked", "vault_locked", "step_up_required"];
 
 /** An error that the daemon answered, or `unreachable`. */
 export class ApiError extends Error {
@@ -12,7 +13,7 @@ export class ApiError extends Error {
     super(answer.message || `The daemon answered with status ${status}.`);
     this.code = answer.code || "unknown";
     this.status = status;
-    /** All members of the answer. @type {{[member: string]: any}} */
+    /** @type {{[member: string]: any}} */
     this.details = answer;
   }
 
@@ -22,26 +23,14 @@ export class ApiError extends Error {
   }
 }
 
-/** @typedef {(error: ApiError, path: string, data: any) => Promise<boolean>} Remedy */
-/** @type {Map<string, Remedy>} */
-const remedies = new Map();
 /** @type {(error: ApiError | null) => void} */
 let left = () => {};
-
-/**
- * Has `remedy` asked whenever a request fails with `code`; if it resolves to true, the request is sent again.
- * @param {string} code @param {Remedy} remedy
- */
-export function remedy(code, remedy) {
-  remedies.set(code, remedy);
-}
 
 /** Has `fn` called when the session is over: with the error, or null after a logout. @param {typeof left} fn */
 export function whenLeft(fn) {
   left = fn;
 }
 
-/** The session's token, or null. */
 export function token() {
   return sessionStorage.getItem(TOKEN);
 }
@@ -53,12 +42,12 @@ export function authorization() {
 
 /**
  * Sends a request, and returns its answer. `quiet` asks nobody about a remedy: for what nobody has just asked for.
- * @param {string} path @param {object} [data] @param {{signal?: AbortSignal, quiet?: boolean}} [options]
- * @returns {Promise<any>}
+ * @template {string} P @param {P} path @param {object} [data] @param {{signal?: AbortSignal, quiet?: boolean}} [options]
+ * @returns {Promise<import("../contract.d.ts").Answer<P>>}
  * @throws {ApiError}
  */
 export function call(path, data = {}, { signal, quiet = false } = {}) {
-  return remedied(path, data, quiet, () => sent(path, data, signal));
+  return remedied(data, quiet, () => sent(path, data, signal));
 }
 
 /**
@@ -68,7 +57,7 @@ export function call(path, data = {}, { signal, quiet = false } = {}) {
  * @throws {ApiError}
  */
 export function eachLine(path, data, each, signal) {
-  return remedied(path, data, false, async () => {
+  return remedied(data, false, async () => {
     const response = await posted(path, data, signal);
     if (!response.ok || !response.body) return void answerOf(response.status, await reached(response.text()));
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -82,8 +71,8 @@ export function eachLine(path, data, each, signal) {
   });
 }
 
-/** @template T @param {string} path @param {object} data @param {boolean} quiet @param {() => Promise<T>} send @returns {Promise<T>} */
-async function remedied(path, data, quiet, send) {
+/** @template T @param {object} data @param {boolean} quiet @param {() => Promise<T>} send @returns {Promise<T>} */
+async function remedied(data, quiet, send) {
   for (;;) {
     try {
       return await send();
@@ -93,8 +82,9 @@ async function remedied(path, data, quiet, send) {
         leave(error);
         throw error;
       }
-      const found = quiet ? undefined : remedies.get(error.code);
-      if (!found || !(await found(error, path, data))) throw error;
+      if (quiet || !REMEDIED.includes(error.code)) throw error;
+      const { isRemedied } = await import("./remedies.js");
+      if (!(await isRemedied(error, data))) throw error;
     }
   }
 }
@@ -107,8 +97,17 @@ async function sent(path, data, signal) {
 
 /** @param {string} path @param {object} data @param {AbortSignal} [signal] */
 function posted(path, data, signal) {
-  const headers = { "Content-Type": "application/json", ...(token() ? authorization() : {}) };
-  return reached(fetch(path, { method: "POST", headers, body: JSON.stringify(data), signal }));
+  const [type, body] =
+    data instanceof Blob ? ["application/octet-stream", data] : ["application/json", JSON.stringify(data)];
+  const headers = { "Content-Type": type, ...(token() ? authorization() : {}) };
+  return reached(fetch(path, { method: "POST", headers, body, signal }));
+}
+
+/** The response of an endpoint that answers with bytes; `data` may be a Blob. @param {string} path @param {object} data @throws {ApiError} */
+export async function fetched(path, data) {
+  const response = await posted(path, data);
+  if (!response.ok) answerOf(response.status, await reached(response.text()));
+  return response;
 }
 
 /** @template T @param {Promise<T>} attempt @returns {Promise<T>} */
@@ -150,7 +149,6 @@ export async function login() {
   return token() !== null;
 }
 
-/** Ends the session here and at the daemon. */
 export async function logout() {
   try {
     await sent("/web/logout", {});
@@ -175,4 +173,140 @@ export function leave(error) {
 export async function socket(path, ticketPath, data = {}) {
   const { ticket } = await call(ticketPath, data, { quiet: true });
   return new WebSocket(path, ["connmgr.v1", `connmgr.ticket.${ticket}`]);
+}
+
+// The stream of changes: one WebSocket for the whole page, which resumes where it broke.
+
+const SILENCE_MS = 40_000;
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 10_000;
+/** The page goes on without a stream that has not begun by then, and reads everything again when it has. */
+const PATIENCE_MS = 3000;
+/** Reasons for an end after which connecting again is of no use. */
+const FINAL = ["scope_denied", "token_revoked", "token_expired", "invalid_token", "not_found"];
+
+/** @typedef {import("../contract.d.ts").Event} Event */
+/** @typedef {(event: Event) => void} Listener */
+
+/** @type {Map<string, Set<Listener>>} */
+const listeners = new Map();
+/** @type {Set<(isLive: boolean) => void>} */
+const watchers = new Set();
+let isLive = false;
+
+/**
+ * Has `fn` called for each event of `kind` (`*`: of all). It gets the event `missed` of kind `stream` when some were
+ * lost, and must then read again what it shows. Returns what ends that.
+ * @param {string} kind @param {Listener} fn
+ */
+export function on(kind, fn) {
+  const some = listeners.get(kind) ?? new Set();
+  listeners.set(kind, some.add(fn));
+  return () => {
+    some.delete(fn);
+  };
+}
+
+/** Has `fn` called now and whenever the stream breaks or stands again. @param {(isLive: boolean) => void} fn */
+export function onLive(fn) {
+  watchers.add(fn);
+  fn(isLive);
+  return () => {
+    watchers.delete(fn);
+  };
+}
+
+/** @param {boolean} now */
+function setLive(now) {
+  if (now === isLive) return;
+  isLive = now;
+  for (const fn of watchers) fn(now);
+}
+
+/** @param {Event} event */
+export function tell(event) {
+  const all = event.kind === "stream" ? [...listeners.values()] : [listeners.get(event.kind), listeners.get("*")];
+  for (const some of all) for (const fn of some ?? []) fn(event);
+}
+
+/**
+ * Listens until `end` is called. `begun` resolves when the stream stands, or cannot: what is read from then on misses no
+ * change.
+ */
+export function listen() {
+  /** @type {number | undefined} */
+  let last;
+  /** @type {() => void} */
+  let goOn = () => {};
+  let isLate = false;
+  const begun = new Promise((resolve) => {
+    goOn = () => {
+      clearTimeout(patience);
+      isLate = true;
+      resolve(undefined);
+    };
+    const patience = setTimeout(goOn, PATIENCE_MS);
+  });
+  /** @type {WebSocket | undefined} */
+  let current;
+  let timer = 0;
+  let wait = FIRST_WAIT_MS;
+  let ended = false;
+
+  const alive = () => {
+    clearTimeout(timer);
+    timer = window.setTimeout(() => current?.close(), SILENCE_MS);
+  };
+  const again = () => {
+    current = undefined;
+    clearTimeout(timer);
+    setLive(false);
+    goOn();
+    if (ended) return;
+    timer = window.setTimeout(connect, wait);
+    wait = Math.min(wait * 2, LONGEST_WAIT_MS);
+  };
+  /** @param {Event} event */
+  const received = (event) => {
+    alive();
+    const isFirst = last === undefined;
+    last = event.number;
+    if (event.kind !== "stream") return tell(event);
+    if (event.change === "begun") {
+      wait = FIRST_WAIT_MS;
+      setLive(true);
+      // What has happened since the page read its lists, no stream has told.
+      if (isFirst && isLate) tell({ ...event, change: "missed" });
+      goOn();
+    } else if (event.change === "missed") tell(event);
+    else if (event.change === "ended" && FINAL.includes(event.code ?? "")) {
+      ended = true;
+      // Nobody may press anything for an hour, and what is shown is not theirs to see any more.
+      const error = new ApiError({ code: event.code ?? "", message: event.message ?? "" }, 0);
+      if (error.isOver) leave(error);
+    }
+  };
+  const connect = async () => {
+    try {
+      const opened = await socket("/event/stream", "/event/ticket");
+      if (ended) return opened.close();
+      current = opened;
+      alive();
+      opened.onopen = () => opened.send(JSON.stringify(last === undefined ? {} : { after: last }));
+      opened.onmessage = (message) => received(JSON.parse(message.data));
+      opened.onclose = again;
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (error.isOver || FINAL.includes(error.code)) ended = true;
+      again();
+    }
+  };
+  connect();
+  const end = () => {
+    ended = true;
+    clearTimeout(timer);
+    current?.close();
+    goOn();
+  };
+  return { begun, end };
 }

@@ -1,58 +1,19 @@
-// The palette (Ctrl-K) and the keys: every command of every view by its name, and every connection by its own.
+// The palette: every command of every view by its name, and every connection by its own.
 
-import { html, useLayoutEffect, useMemo, useState } from "../vendor/htm-preact.js";
 import { fold } from "./names.js";
-import { address, go } from "./router.js";
-import { can, matching, nameOf, qualified, store, useChoice, useStore } from "./store.js";
-import { failed, openDialog, Rows, text } from "./ui.js";
+import { address, commandsOn, general, go, run } from "./navigate.js";
+import { matching, nameOf, qualified, store, useChoice, useStore } from "./store.js";
+import { html, openDialog, Rows, text, useMemo, useState } from "./ui.js";
 
-/**
- * @typedef {object} Command
- * @property {string} name what it does, as a verb with its noun
- * @property {string[]} [actions] those of the API that it needs
- * @property {"connection"} [on] given where it is about one connection, whose id `run` gets
- * @property {(connection: any) => boolean} [fits] whether it applies to a connection of the store
- * @property {string} [key] a key that runs it, such as `/` or `g h`
- * @property {string} [hint] a few words more
- * @property {(connection?: any) => unknown} run
- */
+/** @typedef {import("./navigate.js").Command} Command */
 
-/** @type {Set<Command>} */
-const commands = new Set();
-
-/** Adds a command, and returns what takes it away. @param {Command} command */
-export function register(command) {
-  commands.add(command);
-  return () => {
-    commands.delete(command);
-  };
-}
-
-/** The commands about a connection that the session may use. @param {any} connection of the store */
-export const commandsOn = (connection) =>
-  [...commands].filter(
-    (one) =>
-      one.on && can(...(one.actions ?? [])) && (one.fits ? one.fits(connection) : connection.usageCategory === "shell"),
-  );
-
-const general = () =>
-  [...commands]
-    .filter((one) => !one.on && can(...(one.actions ?? [])))
-    .sort((one, other) => one.name.localeCompare(other.name, "en"));
-
-/** Runs a command, and tells of its failure. @param {Command} command @param {string} [connection] */
-export async function run(command, connection) {
-  try {
-    await command.run(connection);
-  } catch (error) {
-    failed(error);
-  }
-}
-
-/** Opens the palette: of all commands, or of those about one connection. @param {any} [connection] of the store */
+/** @param {any} [connection] of the store */
 export function openPalette(connection) {
+  // Its key may have been pressed again while this module was loaded.
+  if (document.querySelector("dialog[open]")) return;
+  const label = connection ? `Commands on ${text(nameOf(connection.connection))}` : "Commands";
   return openDialog(
-    { label: connection ? `Commands on ${text(nameOf(connection.connection))}` : "Commands", kind: "palette" },
+    { label, kind: "palette" },
     (close) => html`<${Palette} connection=${connection} close=${close} />`,
   );
 }
@@ -96,7 +57,7 @@ function Palette({ connection, close }) {
       <input type="search" role="combobox" aria-expanded="true" aria-controls="palette-items" aria-activedescendant=${items.length ? `palette-items-${active}` : undefined}
         aria-label=${on ? "Command" : "Command or machine"} placeholder=${on ? "Command" : "Go to a machine, or run a command"} value=${wanted} autofocus
         onKeyDown=${onKeyDown}
-        onInput=${(/** @type {any} */ event) => {
+        onInput=${(event) => {
           want(event.target.value);
           move(0);
           choice.forget();
@@ -104,7 +65,7 @@ function Palette({ connection, close }) {
     </label>
     ${
       items.length
-        ? html`<${Rows} id="palette-items" items=${items} label="Commands" active=${active} keyOf=${(/** @type {any} */ item) => item.key} open=${open} row=${line} height=${36} isPassive />`
+        ? html`<${Rows} id="palette-items" items=${items} label="Commands" active=${active} keyOf=${(item) => item.key} open=${open} row=${line} height=${36} isPassive />`
         : html`<p class="empty">${choice.isReady ? "Nothing is called so." : "Reading the connections …"}</p>`
     }
   `;
@@ -138,8 +99,7 @@ const goTo = (connection) => ({
   run: () => go(address("hub", connection.connection)),
 });
 
-/** Shows all keys. */
-function openKeys() {
+export function openKeys() {
   const keys = [
     ...general()
       .filter((one) => one.key)
@@ -159,42 +119,4 @@ function openKeys() {
     <dl class="keys">${[...more, ...keys].map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
   `,
   );
-}
-
-const CHORD_MS = 1000;
-
-/** Listens to the keys of the page, while it is shown. */
-export function useKeys() {
-  useLayoutEffect(() => {
-    let before = "";
-    let at = 0;
-    /** @param {KeyboardEvent} event */
-    const pressed = (event) => {
-      const target = /** @type {HTMLElement} */ (event.target);
-      if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") {
-        // In a terminal Ctrl-K is the shell's: there Command-K, or the button, opens the palette.
-        if (target.closest(".xterm") && !event.metaKey) return;
-        event.preventDefault();
-        if (!document.querySelector("dialog[open]")) openPalette();
-        return;
-      }
-      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-      if (
-        document.querySelector("dialog[open]") ||
-        target.closest("input, textarea, select, .xterm, [contenteditable]")
-      )
-        return;
-      const chord = event.timeStamp - at < CHORD_MS && before ? `${before} ${event.key}` : event.key;
-      at = event.timeStamp;
-      before = event.key;
-      const command = general().find((one) => one.key === chord) ?? general().find((one) => one.key === event.key);
-      if (!command && event.key !== "?") return;
-      event.preventDefault();
-      before = "";
-      if (command) run(command);
-      else openKeys();
-    };
-    addEventListener("keydown", pressed);
-    return () => removeEventListener("keydown", pressed);
-  }, []);
 }

@@ -1,18 +1,17 @@
 // Errors that a person can remedy on the spot: an unknown host key, locked secrets. The request is then sent again.
 
-import { ApiError, call, remedy } from "./api.js";
-import { confirm, counted, exact, failed, form, html, openDialog, text, toast, Waiting } from "./ui.js";
+import { ApiError, call } from "./api.js";
+import { form } from "./forms.js";
+import { confirm, counted, exact, failed, html, openDialog, text, toast, Waiting } from "./ui.js";
 
-/** The ways to the remedies; `main.js` calls this once. */
-export function offerRemedies() {
-  remedy("host_key_unknown", trust);
-  remedy("secret_locked", unlock);
-  remedy("vault_locked", unlock);
-  remedy("step_up_required", stepUp);
+/** Asks a person about an error of a request; resolves to whether the request can be sent again. @param {ApiError} error @param {any} data */
+export function isRemedied(error, data) {
+  if (error.code === "host_key_unknown") return trust(error, data);
+  return error.code === "step_up_required" ? stepUp(error) : unlock(error);
 }
 
-/** @param {import("./api.js").ApiError} error @param {string} _ @param {any} data */
-async function trust({ details }, _, data) {
+/** @param {ApiError} error @param {any} data */
+async function trust({ details }, data) {
   const { host, hostKey, fingerprint } = details;
   const connection = details.connection ?? data.connection;
   if (!host || !hostKey || !connection) return false;
@@ -31,30 +30,27 @@ async function trust({ details }, _, data) {
   return isMeant;
 }
 
-/** @param {import("./api.js").ApiError} error */
+/** @param {ApiError} error */
 async function unlock(error) {
   const users = (error.details.principals ?? []).filter((/** @type {string} */ one) => one !== "vault");
   return unlockVault(error.message, users);
 }
 
-/** Asks for a user's passphrase, and unlocks. @param {string} [said] @param {string[]} [users] @param {string} [path] */
+/** @param {string} [said] @param {string[]} [users] @param {string} [path] */
 export async function unlockVault(said, users = [], path = "/vault/unlock") {
   const given = await form({
     title: "Unlock the vault",
     text: said && text(said),
-    fields: [
-      {
-        name: "user",
-        label: "User",
-        value: users.length === 1 ? users[0] : "",
-        required: true,
-        hint: users.length > 1 ? `One of ${counted(users.length, "user")}: ${users.map(text).join(", ")}` : undefined,
+    value: users.length === 1 ? { user: users[0] } : {},
+    properties: {
+      user: {
+        description: users.length > 1 && `One of ${counted(users.length, "user")}: ${users.map(text).join(", ")}`,
       },
-      { name: "passphrase", label: "Passphrase", type: "password", required: true, autocomplete: "current-password" },
-    ],
+      passphrase: { format: "password", autocomplete: "current-password" },
+    },
     yes: "Unlock",
     work: async (values) => {
-      const { recoveries = [] } = (await call(path, values, { quiet: true })) ?? {};
+      const { recoveries = [] } = await call(path, values, { quiet: true });
       for (const { recovery, used } of recoveries)
         toast(
           `Recovery key ${text(recovery)} set a new passphrase of ${text(values.user)}, ${exact(used)}. Replace it in the vault's view; if that was not you, tell the owner of this machine.`,

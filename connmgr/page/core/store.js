@@ -2,8 +2,7 @@
 // current by events.
 
 import { useLayoutEffect, useReducer, useRef } from "../vendor/htm-preact.js";
-import { ApiError, call } from "./api.js";
-import { on } from "./events.js";
+import { ApiError, call, on } from "./api.js";
 import { folded, search } from "./names.js";
 
 /**
@@ -15,7 +14,6 @@ import { folded, search } from "./names.js";
 const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*", names: true };
 const SOON_MS = 60;
 const UNDER_WAY = ["starting", "running"];
-/** What events say of jobs and terminals that run. */
 const RUNNING = ["started", "running", "waiting", "opened", "clients"];
 /** With more changes than this at once everything is read again. */
 const MANY = 200;
@@ -30,21 +28,19 @@ export const store = {
   connections: new Map(),
   /** By their uuids, in the order of their paths, without the root. @type {Map<string, Category>} */
   categories: new Map(),
-  /** The root of the categories. */
   root: "",
-  /** Whether the connections are there. */
   loaded: false,
-  /** Why they could not be read. @type {Error | null} */
+  /** @type {Error | null} */
   fault: null,
   /** Jobs and terminals that run, by connection, then by id. @type {Map<string, Map<string, "job" | "terminal">>} */
   work: new Map(),
-  /** Shells that run, by connection. @type {Map<string, any[]>} */
+  /** @type {Map<string, any[]>} */
   shells: new Map(),
-  /** Tunnels, by connection. @type {Map<string, any>} */
+  /** @type {Map<string, any>} */
   tunnels: new Map(),
-  /** The last event of a link, by connection. @type {Map<string, import("./events.js").Event>} */
+  /** The last event of a link, by connection. @type {Map<string, import("./api.js").Event>} */
   links: new Map(),
-  /** The installed types, by name. @type {Map<string, import("../contract.d.ts").TypeInfo>} */
+  /** @type {Map<string, import("../contract.d.ts").TypeInfo>} */
   types: new Map(),
   /** Where secrets can be fetched from, by name. @type {Map<string, import("../contract.d.ts").SourceInfo>} */
   sources: new Map(),
@@ -90,13 +86,13 @@ export function latest(read) {
   };
 }
 
-/** What events have told while a list was read, for each list that is being read. @type {Set<import("./events.js").Event[]>} */
+/** What events have told while a list was read, for each list that is being read. @type {Set<import("./api.js").Event[]>} */
 const meanwhile = new Set();
 
 /** As {@link latest}, for a list of the store: its answer may be older than events that came before it. @param {() => Promise<void>} read */
 const list = (read) =>
   latest(async () => {
-    /** @type {import("./events.js").Event[]} */
+    /** @type {import("./api.js").Event[]} */
     const told = [];
     meanwhile.add(told);
     try {
@@ -133,7 +129,7 @@ export function useChoice(act) {
 
 /** Renders the calling component again whenever the store changes. */
 export function useStore() {
-  const [, render] = useReducer((/** @type {number} */ count) => count + 1, 0);
+  const [, render] = useReducer((count) => count + 1, 0);
   useLayoutEffect(() => {
     watchers.add(/** @type {() => void} */ (render));
     return () => {
@@ -143,7 +139,7 @@ export function useStore() {
   return store;
 }
 
-/** Whether the session's rights include all of `actions`, such as `shell.exec`. @param {...string} actions */
+/** @param {...string} actions */
 export const can = (...actions) => actions.every((action) => store.me?.actions.includes(action));
 
 /** A connection's path, or its id while that is unknown. @param {string | undefined} connection */
@@ -153,7 +149,7 @@ export function nameOf(connection = "") {
   return (found ? found.name.join("/") : base) + (user ? ` as ${user}` : "");
 }
 
-/** Category and path of a connection as one text. @param {Connection} one */
+/** @param {Connection} one */
 export const qualified = (one) => [...one.category, ...one.name].join("/");
 
 /** The connections that a name, a pattern, or words of a name mean; those that are meant exactly first. @param {string} query */
@@ -207,7 +203,7 @@ function working(connection, id, kind) {
 const loadConnections = list(async () => {
   const { found, names } = await call("/connection/query", EVERYTHING, { quiet: true });
   store.connections = new Map(
-    found.map((/** @type {string} */ id, /** @type {number} */ at) => [id, named(id, names[at])]),
+    found.map((/** @type {string} */ id, /** @type {number} */ at) => [id, named(id, names?.[at])]),
   );
   store.infos.clear();
   changes += 1;
@@ -353,7 +349,7 @@ export function follow() {
   });
 }
 
-/** Notes what an event tells; that it is told twice does no harm. @param {import("./events.js").Event} event */
+/** Notes what an event tells; that it is told twice does no harm. @param {import("./api.js").Event} event */
 function note(event) {
   const id = event.connection ?? "";
   if (event.kind === "connection") changes += 1;
@@ -382,7 +378,7 @@ function note(event) {
   } else if (event.kind === "link" && event.change !== "touch") store.links.set(id.split("+")[0], event);
 }
 
-/** An event says enough of a shell; asking each time would fill the audit log. @param {import("./events.js").Event} event */
+/** An event says enough of a shell; asking each time would fill the audit log. @param {import("./api.js").Event} event */
 function shellChanged({ connection = "", session, change, time }) {
   const base = connection.split("+")[0];
   const some = store.shells.get(base) ?? [];

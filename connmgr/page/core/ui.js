@@ -5,26 +5,14 @@ import {
   render,
   useCallback,
   useEffect,
-  useErrorBoundary,
   useLayoutEffect,
-  useMemo,
   useReducer,
   useRef,
   useState,
 } from "../vendor/htm-preact.js";
-import { ApiError } from "./api.js";
+import { ApiError, on } from "./api.js";
 
-export { html, render };
-export const hooks = {
-  useCallback,
-  useEffect,
-  useErrorBoundary,
-  useLayoutEffect,
-  useMemo,
-  useReducer,
-  useRef,
-  useState,
-};
+export * from "../vendor/htm-preact.js";
 
 // Line ends and tabs too: a name has one line. The last ranges turn the direction of text, or have no width.
 const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
@@ -58,13 +46,6 @@ const UNITS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([
 ]);
 const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "narrow" });
 const EXACT = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
-const SHORT_TIME = new Intl.DateTimeFormat("en-GB", {
-  day: "2-digit",
-  month: "short",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-});
 
 /** A time as people say it, with the exact one on it. @param {string | null | undefined} time */
 export function ago(time) {
@@ -77,15 +58,16 @@ export function ago(time) {
   return html`<time datetime=${at.toISOString()} title=${EXACT.format(at)}>${said}</time>`;
 }
 
-/** A time for a column: without its year. @param {string} time */
-export const brief = (time) => SHORT_TIME.format(new Date(time));
-
 /** @param {string} time */
 export const exact = (time) => EXACT.format(new Date(time));
 
 /** @param {number} count @param {string} noun @param {string} [plural] */
 export const counted = (count, noun, plural = `${noun}s`) =>
   `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
+
+/** `hostKeyChecking` as `Host key checking`. @param {string} name */
+export const labelOf = (name) =>
+  name[0].toUpperCase() + name.slice(1).replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
 
 const narrow = matchMedia("(max-width: 760px)");
 
@@ -100,10 +82,17 @@ export function useNarrow() {
   return is;
 }
 
-/** What `work` resolves to, its error, and a function that does it again. @template T @param {() => Promise<T>} work @param {unknown[]} inputs */
-export function useAnswer(work, inputs) {
+const SOON_MS = 60;
+
+/**
+ * What `work` resolves to, its error, and `again`, which does it once more; so does an event of `kind` (and of `about`,
+ * where that is given), and, while the page is seen, the time: `every` says after how many seconds, by the answer.
+ * @template T @param {() => Promise<T>} work @param {unknown[]} inputs
+ * @param {{kind?: string, about?: string, every?: (answer: T | undefined) => number | false | undefined}} [renewal]
+ */
+export function useAnswer(work, inputs, { kind, about, every } = {}) {
   const [state, set] = useState(/** @type {{answer?: T, error?: Error}} */ ({}));
-  const [turn, again] = useReducer((/** @type {number} */ count) => count + 1, 0);
+  const [turn, again] = /** @type {[number, () => void]} */ (useReducer((count) => count + 1, 0));
   useEffect(() => {
     let isCurrent = true;
     work().then(
@@ -114,43 +103,59 @@ export function useAnswer(work, inputs) {
       isCurrent = false;
     };
   }, [...inputs, turn]);
-  return { ...state, again: /** @type {() => void} */ (again) };
+  useLayoutEffect(() => {
+    if (!kind) return;
+    let timer = 0;
+    const end = on(kind, (event) => {
+      if (event.kind === "stream" || !about || event.id === about) timer ||= window.setTimeout(renew, SOON_MS);
+    });
+    const renew = () => {
+      timer = 0;
+      again();
+    };
+    return () => {
+      end();
+      clearTimeout(timer);
+    };
+  }, [kind, about]);
+  const seconds = every?.(state.answer) || 0;
+  useEffect(() => {
+    if (!seconds) return;
+    const timer = setTimeout(() => {
+      if (!document.hidden) return again();
+      document.addEventListener("visibilitychange", again, { once: true });
+    }, seconds * 1000);
+    return () => {
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", again);
+    };
+  }, [state, seconds]);
+  return { ...state, again };
 }
 
-/** An icon: the data of an SVG path in a square of 16. @param {{path: string}} props */
+/** @param {{path: string}} props */
 export const Icon = ({ path }) =>
   html`<svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><path d=${path} /></svg>`;
 
-/** The state of something, as a dot and a word. @param {{kind: string, word: string}} props */
+/** @param {{kind: string, word: string}} props */
 export const State = ({ kind, word }) =>
   html`<span class=${`state ${kind}`}>${word && html`<i aria-hidden="true"></i>${text(word)}`}</span>`;
 
 /** What is said where nothing is, and what to do first. @param {{title: string, children?: any}} props */
 export const Empty = ({ title, children }) => html`<div class="empty"><p class="title">${title}</p>${children}</div>`;
 
-/** Waiting, and what for; shown after a moment, so that quick answers do not flicker. @param {{reason: string, of?: number, done?: number}} props */
-export const Waiting = ({ reason, of, done }) =>
-  html`<p class="waiting" role="status"><progress max=${of} value=${done} aria-label=${reason}></progress> ${reason}</p>`;
+/** Waiting, and what for; shown after a moment, so that quick answers do not flicker. @param {{reason: string}} props */
+export const Waiting = ({ reason }) =>
+  html`<p class="waiting" role="status"><progress aria-label=${reason}></progress> ${reason}</p>`;
 
-/** An error in its place. @param {{error: Error, again?: () => void}} props */
+/** @param {{error: Error, again?: () => void}} props */
 export const Fault = ({ error, again }) => html`
   <p class="fault" role="alert">${lines(error.message)} ${again && html`<button class="quiet" onClick=${again}>Try again</button>`}</p>
 `;
 
-let lastField = 0;
-
-/**
- * A field with its label and a hint; `children` makes the control, and gets what ties it to both.
- * @param {{label: any, hint?: any, children: (tied: {id: string, "aria-describedby"?: string}) => any}} props
- */
-export function Labeled({ label, hint, children }) {
-  const [id] = useState(() => {
-    lastField += 1;
-    return `field-${lastField}`;
-  });
-  const control = children({ id, "aria-describedby": hint ? `${id}-hint` : undefined });
-  return html`<div class="field"><label for=${id}>${label}</label>${control}${hint && html`<small id=${`${id}-hint`}>${hint}</small>`}</div>`;
-}
+/** Names and what is said of them, in two columns; without those of which nothing is. @param {{facts: [string, any][]}} props */
+export const Facts = ({ facts }) =>
+  html`<dl>${facts.filter(([, said]) => said !== null && said !== undefined).map(([name, said]) => html`<div key=${name}><dt>${name}</dt><dd>${said}</dd></div>`)}</dl>`;
 
 const OVERSCAN = 6;
 
@@ -245,7 +250,7 @@ export function Rows({
         aria-selected=${index === at} aria-rowindex=${isPassive ? undefined : index + 1} aria-level=${levelOf?.(item)} aria-expanded=${isExpanded?.(item)}
         style=${{ height: `${size}px`, transform: `translateY(${index * size}px)` }}
         onMouseDown=${() => setOwn(index)}
-        onClick=${(/** @type {MouseEvent} */ event) => {
+        onClick=${(event) => {
           if (!(/** @type {Element} */ (event.target).closest("a, button, input, select, label"))) open?.(item);
         }}>
         ${isPassive ? row(item, index) : html`<div role="gridcell" class="cells">${row(item, index)}</div>`}
@@ -257,7 +262,7 @@ export function Rows({
     <div ref=${frame} id=${id} class="rows" role=${role} aria-label=${label} aria-rowcount=${isPassive ? undefined : items.length}
       tabindex=${isPassive ? -1 : 0} aria-activedescendant=${!isPassive && at >= first && at < last ? `${id}-${at}` : undefined}
       onKeyDown=${isPassive ? undefined : onKeyDown}
-      onScroll=${(/** @type {any} */ event) => setView({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
+      onScroll=${(event) => setView({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
       <div role="presentation" class="extent" style=${{ height: `${items.length * size}px` }}>${drawn}</div>
     </div>
   `;
@@ -276,7 +281,7 @@ export function openDialog({ title, label, kind = "" }, content) {
   document.body.append(element);
   return new Promise((resolve) => {
     let result = /** @type {any} */ (null);
-    const close = (/** @type {any} */ given = null) => {
+    const close = (given = null) => {
       result = given;
       element.close();
     };
@@ -304,77 +309,17 @@ export function openDialog({ title, label, kind = "" }, content) {
  * Asks a question that yes or no answers.
  * @param {{title: string, text?: any, yes?: string, no?: string, danger?: boolean}} question @returns {Promise<boolean>}
  */
-export async function confirm({ title, text: said = "", yes = "OK", no = "Cancel", danger = false }) {
-  return (
-    (await openDialog(
-      { title },
-      (close) => html`
+export const confirm = async ({ title, text: said = "", yes = "OK", no = "Cancel", danger = false }) =>
+  (await openDialog(
+    { title },
+    (close) => html`
       <div class="body said">${said}</div>
       <footer>
         <button type="button" onClick=${() => close(false)}>${no}</button>
         <button type="button" class=${danger ? "danger" : "primary"} autofocus onClick=${() => close(true)}>${yes}</button>
       </footer>
     `,
-    )) === true
-  );
-}
-
-/**
- * Asks for a few values; null if nobody gave any. With `work` the dialog stays open until that has succeeded with them.
- * @param {{title: string, text?: any, fields: {name: string, label: string, type?: string, value?: string, hint?: string, required?: boolean, pattern?: string, autocomplete?: string}[], yes?: string, work?: (values: Record<string, string>) => Promise<unknown>}} question
- * @returns {Promise<Record<string, string> | null>}
- */
-export function form({ title, text: said, fields, yes = "OK", work }) {
-  return openDialog(
-    { title },
-    (close) => html`
-    <${Form} yes=${yes} cancel=${() => close()} submit=${async (/** @type {HTMLFormElement} */ element) => {
-      const values = Object.fromEntries([...new FormData(element)].map(([name, value]) => [name, String(value)]));
-      await work?.(values);
-      close(values);
-    }}>
-      ${said && html`<p class="said">${said}</p>`}
-      ${fields.map(
-        (field, index) => html`
-          <${Labeled} key=${field.name} label=${field.label} hint=${field.hint}>${(/** @type {any} */ tied) => html`
-            <input ...${tied} name=${field.name} type=${field.type ?? "text"} value=${field.value ?? ""} required=${field.required} pattern=${field.pattern}
-              autocomplete=${field.autocomplete ?? "off"} spellcheck=${false} autofocus=${index === 0} />`}<//>
-        `,
-      )}
-    <//>
-  `,
-  );
-}
-
-/** A form of a dialog: it tells why `submit` failed, and stays. @param {any} props */
-export function Form({ submit, cancel, yes, busy, children, danger = false }) {
-  const [error, setError] = useState(/** @type {Error | null} */ (null));
-  const [isBusy, setBusy] = useState(false);
-  /** @param {SubmitEvent} event */
-  const onSubmit = async (event) => {
-    event.preventDefault();
-    setBusy(true);
-    setError(null);
-    try {
-      await submit(event.currentTarget ?? event.target);
-    } catch (error) {
-      setError(/** @type {Error} */ (error));
-    } finally {
-      setBusy(false);
-    }
-  };
-  return html`
-    <form onSubmit=${onSubmit} autocomplete="off">
-      <div class="body">${children}</div>
-      ${error && html`<${Fault} error=${error} />`}
-      ${isBusy && busy && html`<${Waiting} reason=${busy} />`}
-      <footer>
-        <button type="button" onClick=${cancel}>Cancel</button>
-        <button class=${danger ? "danger" : "primary"} disabled=${isBusy}>${yes}</button>
-      </footer>
-    </form>
-  `;
-}
+  )) === true;
 
 const TOAST_MS = 6000;
 const MOST_TOASTS = 4;

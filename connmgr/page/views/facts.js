@@ -1,15 +1,26 @@
 // Facts: what machines said about themselves, as a table and by groups of equal ones; conditions choose among them.
 
 import { call } from "../core/api.js";
-import { address } from "../core/router.js";
-import { can, store, useStore } from "../core/store.js";
-import { ago, counted, doing, Empty, Fault, hooks, html, lines, text, toast, useAnswer, Waiting } from "../core/ui.js";
-import { Labels } from "./labels.js";
-import { bytes, Facts, Listing } from "./listing.js";
+import { address } from "../core/navigate.js";
+import { store, useStore } from "../core/store.js";
+import {
+  ago,
+  counted,
+  Empty,
+  Facts,
+  Fault,
+  html,
+  lines,
+  text,
+  toast,
+  useAnswer,
+  useState,
+  Waiting,
+} from "../core/ui.js";
+import { Labels } from "./connection.js";
+import { bytes, Deeds, Details, Listing } from "./listing.js";
 
-const { useState } = hooks;
-
-/** @typedef {import("../contract.d.ts").MachineFacts & {facts: Record<string, any>}} Machine */
+/** @typedef {import("../contract.d.ts").MachineFacts} Machine */
 
 const SHOWN = ["os.*", "arch", "kernel", "host.name", "cpu.count", "memory.total", "disk.total", "disk.free", "uptime"];
 /** What differs from machine to machine, or from minute to minute, makes no groups. */
@@ -36,7 +47,7 @@ const shown = (name, value) =>
 /** Tunnels and the like are not machines. @param {Machine} one */
 const isMachine = ({ connection }) => (store.connections.get(connection)?.usageCategory ?? "shell") === "shell";
 
-/** All machines for which a condition holds. @param {string} where */
+/** @param {string} where */
 async function machinesOf(where) {
   const asked = { ...(where ? { where } : { connectionFilter: "*" }), names: SHOWN, limit: PAGE };
   /** @type {Machine[]} */
@@ -48,6 +59,44 @@ async function machinesOf(where) {
   }
 }
 
+const numbers = (/** @type {any} */ said) => html`<span class="number">${said}</span>`;
+
+/** @type {import("./listing.js").Column<Machine>[]} */
+const COLUMNS = [
+  ["Name", "minmax(0, 1fr)", ({ name }) => html`<span>${text(name.join("/"))}</span>`],
+  [
+    "System",
+    "minmax(0, 1.7fr)",
+    ({ facts }) =>
+      html`<span class=${facts["os.name"] ? "" : "note"}>${text(facts["os.name"] ?? facts["os.type"] ?? "not asked yet")}</span>`,
+  ],
+  ["Kernel", "minmax(0, 1fr)", ({ facts }) => html`<span class="mono">${text(facts.kernel)}</span>`],
+  ["CPUs", "3.5rem", ({ facts }) => numbers(facts["cpu.count"])],
+  ["Memory", "5.5rem", ({ facts }) => numbers(facts["memory.total"] && bytes(facts["memory.total"]))],
+  [
+    "Disk used",
+    "6rem",
+    ({ facts }) => {
+      const used = 1 - facts["disk.free"] / facts["disk.total"];
+      return numbers(
+        used >= 0 &&
+          html`<meter min="0" max="1" high="0.85" optimum="0" value=${used} aria-label="Disk used"></meter> ${Math.round(100 * used)} %`,
+      );
+    },
+  ],
+  ["Up for", "5.5rem", ({ facts }) => numbers(facts.uptime !== undefined && shown("uptime", facts.uptime))],
+  [
+    "Labels",
+    "minmax(0, 1.2fr)",
+    ({ labels }) =>
+      html`<span class="mono">${text(
+        Object.entries(labels)
+          .map((one) => one.join("="))
+          .join(" "),
+      )}</span>`,
+  ],
+];
+
 /** @param {{path: string[], query: URLSearchParams}} props */
 function FactsView({ path, query }) {
   useStore();
@@ -56,46 +105,26 @@ function FactsView({ path, query }) {
   const { answer, error, again } = useAnswer(() => machinesOf(where), [where]);
   const machines = answer?.machines.filter(isMachine);
   const names = [...new Set(machines?.flatMap((one) => [...Object.keys(one.labels), ...Object.keys(one.facts)]))];
-  const gather = doing(async () => {
+  const gather = async () => {
     const { gathered } = await call("/fact/gather", where ? { where } : { connectionFilter: "*" });
-    const failures = gathered.filter((/** @type {any} */ one) => one.error);
-    toast(
-      `${counted(gathered.length - failures.length, "machine")} asked${failures.length ? `, ${failures.length} failed: ${text(failures[0].error.message)}` : ""}.`,
-      { isFault: failures.length > 0 },
-    );
+    const failures = gathered.filter((one) => one.error);
+    const why = failures.length ? `, ${failures.length} failed: ${text(failures[0].error?.message)}` : "";
+    toast(`${counted(gathered.length - failures.length, "machine")} asked${why}.`, { isFault: failures.length > 0 });
     again();
-  });
-  const ask =
-    can("fact.gather") &&
-    html`<button class=${machines?.length ? "" : "primary"} onClick=${gather}>Ask ${where ? "these machines" : "all machines"} now</button>`;
-  return html`<${Listing} view="facts" title="Facts" items=${machines} error=${error} again=${again} reading="Reading the facts" tools=${ask}
-    keyOf=${(/** @type {Machine} */ one) => one.connection} one=${machines?.find((one) => one.connection === path[0])} details=${(/** @type {Machine} */ one) => html`<${Details} key=${one.connection} machine=${one} told=${again} />`}
+  };
+  return html`<${Listing} view="facts" id="connection" ...${{ path, error, again }} items=${machines} columns=${COLUMNS} narrow=${[0, 1]}
+    tools=${html`<${Deeds} deeds=${[[`Ask ${where ? "these machines" : "all machines"} now`, "fact.gather", gather, machines?.length ? "" : "primary"]]} />`}
+    details=${(one) => html`<${One} key=${one.connection} machine=${one} told=${again} />`}
     filters=${html`<div class="filters">
-      <label>Where<input type="search" class="mono" placeholder="env=prod and os.id=debian" spellcheck=${false} key=${where} defaultValue=${where} onChange=${(/** @type {any} */ event) => require(event.target.value.trim())} /></label>
-      <label>Together by<select value=${by} onChange=${(/** @type {any} */ event) => group(event.target.value)}>${[
+      <label>Where<input type="search" class="mono" placeholder="env=prod and os.id=debian" spellcheck=${false} key=${where} defaultValue=${where} onChange=${(event) => require(event.target.value.trim())} /></label>
+      <label>Together by<select value=${by} onChange=${(event) => group(event.target.value)}>${[
         ...new Set([by, ...names]),
       ]
         .filter((name) => !ALONE.includes(name))
         .sort()
         .map((name) => html`<option key=${name} value=${name}>${text(name)}</option>`)}</select></label></div>
-      ${machines && machines.length > 0 && html`<${Groups} machines=${machines} by=${by} choose=${(/** @type {string} */ said) => require(where ? `(${where}) and ${said}` : said)} />`}
+      ${machines?.length && html`<${Groups} machines=${machines} by=${by} choose=${(said) => require(where ? `(${where}) and ${said}` : said)} />`}
       ${answer && answer.total > MOST && html`<p class="note">Only the first ${MOST.toLocaleString("en")} of ${answer.total.toLocaleString("en")} are shown.</p>`}`}
-    columns=${[["Name", "minmax(0, 1fr)"], ["System", "minmax(0, 1.7fr)"], ["Kernel", "minmax(0, 1fr)"], ["CPUs", "3.5rem"], ["Memory", "5.5rem"], ["Disk used", "6rem"], ["Up for", "5.5rem"], ["Labels", "minmax(0, 1.2fr)"]]}
-    row=${(/** @type {Machine} */ { name, facts, labels }, /** @type {boolean} */ isNarrow) => {
-      const system = html`<span class=${facts["os.name"] ? "" : "note"}>${text(facts["os.name"] ?? facts["os.type"] ?? "not asked yet")}</span>`;
-      const called = html`<span>${text(name.join("/"))}</span>`;
-      const used = 1 - facts["disk.free"] / facts["disk.total"];
-      return isNarrow
-        ? html`${called}${system}`
-        : html`${called}${system}<span class="mono">${text(facts.kernel ?? "")}</span><span class="number">${facts["cpu.count"] ?? ""}</span>
-        <span class="number">${facts["memory.total"] && bytes(facts["memory.total"])}</span>
-        <span class="number">${used >= 0 && html`<meter min="0" max="1" high="0.85" optimum="0" value=${used} aria-label="Disk used"></meter> ${Math.round(100 * used)} %`}</span>
-        <span class="number">${facts.uptime !== undefined && shown("uptime", facts.uptime)}</span><span class="mono">${text(
-          Object.entries(labels)
-            .map(([label, value]) => `${label}=${value}`)
-            .join(" "),
-        )}</span>`;
-    }}
     empty=${html`<${Empty} title=${where ? "The condition holds for no machine" : "No machines yet"}><p>${where ? html`<button class="link" onClick=${() => require("")}>Show all</button>` : html`Machines are added in the <a href="#/hub">hub</a>.`}</p><//>`} />`;
 }
 
@@ -115,45 +144,36 @@ function Groups({ machines, by, choose }) {
 }
 
 /** @param {{machine: Machine, told: () => void}} props */
-function Details({ machine: { connection, name }, told }) {
+function One({ machine: { connection, name }, told }) {
   useStore();
   const [wanted, want] = useState("");
-  const { answer, error, again } = useAnswer(
-    async () => (await call("/fact/query", { connections: [connection] })).machines[0],
-    [connection],
-  );
+  const found = async (/** @type {object} */ more) =>
+    (await call("/fact/query", { connections: [connection], ...more })).machines[0];
+  const { answer: machine, error, again } = useAnswer(() => found({}), [connection]);
   const packages = useAnswer(
-    async () =>
-      wanted
-        ? (await call("/fact/query", { connections: [connection], names: [`package.*${wanted}*`] })).machines[0]
-        : null,
+    async () => (wanted ? found({ names: [`package.*${wanted}*`] }) : undefined),
     [connection, wanted],
   );
-  const machine = /** @type {Machine | undefined} */ (answer);
-  const gather = doing(async () => {
+  const gather = async () => {
     const [{ error }] = (await call("/fact/gather", { connections: [connection] })).gathered;
     if (error) throw new Error(error.message);
     again();
     told();
-  });
+  };
   return html`
-    <header><div><h2>${text(name.join("/"))}</h2><p class="note"><a href=${address("hub", connection)}>In the hub</a></p></div></header>
-    <div class="does">${can("fact.gather") && html`<button class="primary" onClick=${gather}>Ask it now</button>`}</div>
-    <${Facts} facts=${[["Labels", html`<${Labels} connection=${connection} />`]]} />
+    <${Details} title=${name.join("/")} note=${html`<a href=${address("hub", connection)}>In the hub</a>`} deeds=${[["Ask it now", "fact.gather", gather, "primary"]]}
+      facts=${[
+        ["Labels", html`<${Labels} connection=${connection} />`],
+        ...Object.entries(machine?.facts ?? {}).map(([fact, value]) => [text(fact), shown(fact, value)]),
+        ...Object.entries(machine?.gathered ?? {}).map(([part, time]) => [`Asked for: ${text(part)}`, ago(time)]),
+      ]} />
     ${error && html`<${Fault} error=${error} again=${again} />`}
     ${!machine && !error && html`<${Waiting} reason="Reading its facts" />`}
-    ${
-      machine &&
-      html`<${Facts} facts=${[
-        ...Object.entries(machine.facts).map(([fact, value]) => [text(fact), shown(fact, value)]),
-        ...Object.entries(machine.gathered).map(([part, time]) => [`Asked for: ${text(part)}`, ago(time)]),
-      ]} />`
-    }
-    ${machine?.gathered.package && html`<input type="search" class="find" aria-label="Search packages" placeholder="Search packages" spellcheck=${false} onChange=${(/** @type {any} */ event) => want(event.target.value.trim())} />`}
+    ${machine?.gathered.package && html`<input type="search" class="find" aria-label="Search packages" placeholder="Search packages" spellcheck=${false} onChange=${(event) => want(event.target.value.trim())} />`}
     ${packages.error && html`<${Fault} error=${packages.error} />`}
     ${packages.answer && html`<${Facts} facts=${Object.entries(packages.answer.facts).map(([fact, value]) => [text(fact.replace("package.", "")), html`<code>${text(value)}</code>`])} />`}
     ${packages.answer && !Object.keys(packages.answer.facts).length && html`<p class="note">No package is called so.</p>`}
   `;
 }
 
-export default { component: FactsView };
+export default { facts: { component: FactsView } };

@@ -1,15 +1,199 @@
-// Uploads and downloads. Neither holds a file in memory: an upload's body is the file itself, or an archive that is
-// put together from files by reference, and a download is a link that the browser stores by itself.
+// Files of machines as the API has them: their paths, which are bytes; where they are; and what is sent and fetched.
 
 import { ApiError, answerOf, authorization, call } from "../core/api.js";
-import { percent, toBytes } from "./files-names.js";
+import { form } from "../core/forms.js";
+import { nameOf } from "../core/store.js";
+
+// A path is a string here, in which a byte that is not part of UTF-8 is a lone surrogate U+DC80 to U+DCFF, so that such a
+// file too can be opened, renamed and removed.
+
+const LOW = 0xdc00;
+const FIRST = 0xdc80;
+const LAST = 0xdcff;
+
+/** @typedef {string | {base64: string}} Wire */
+
+/** @param {Uint8Array} bytes @returns {string} */
+export function fromBytes(bytes) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    // Byte by byte, with each longest valid sequence as its character.
+    let text = "";
+    for (let at = 0; at < bytes.length; ) {
+      const size = [1, 2, 3, 4].find((count) => isCharacter(bytes.subarray(at, at + count), count));
+      text += size ? new TextDecoder().decode(bytes.subarray(at, at + size)) : String.fromCharCode(LOW + bytes[at]);
+      at += size ?? 1;
+    }
+    return text;
+  }
+}
+
+/** @param {Uint8Array} bytes @param {number} count */
+function isCharacter(bytes, count) {
+  if (bytes.length < count) return false;
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+    return [...text].length === 1;
+  } catch {
+    return false;
+  }
+}
+
+/** @param {string} text @returns {Uint8Array} */
+export function toBytes(text) {
+  /** @type {number[]} */
+  const bytes = [];
+  const encoder = new TextEncoder();
+  for (const each of text) {
+    const code = each.charCodeAt(0);
+    if (each.length === 1 && code >= FIRST && code <= LAST) bytes.push(code - LOW);
+    else bytes.push(...encoder.encode(each));
+  }
+  return Uint8Array.from(bytes);
+}
+
+/** @param {string} text @returns {Wire} */
+export function toWire(text) {
+  if (!/[\udc80-\udcff]/.test(text.replace(/[\ud800-\udbff][\udc00-\udfff]/g, ""))) return text;
+  return { base64: btoa(String.fromCharCode(...toBytes(text))) };
+}
+
+/** @param {Wire} wire @returns {string} */
+export function fromWire(wire) {
+  if (typeof wire === "string") return wire;
+  return fromBytes(Uint8Array.from(atob(wire.base64), (each) => each.charCodeAt(0)));
+}
+
+/** A path for an address or a query, by its bytes; slashes stay where `keep` has them. @param {string} text */
+export function percent(text, keep = "") {
+  return [...toBytes(text)]
+    .map((byte) => {
+      const each = String.fromCharCode(byte);
+      return /[A-Za-z0-9._~-]/.test(each) || keep.includes(each)
+        ? each
+        : `%${byte.toString(16).padStart(2, "0").toUpperCase()}`;
+    })
+    .join("");
+}
+
+/** @param {string} text */
+export function unpercent(text) {
+  const bytes = [];
+  const given = new TextEncoder().encode(text);
+  for (let at = 0; at < given.length; at++) {
+    const code =
+      given[at] === 0x25 ? Number.parseInt(String.fromCharCode(given[at + 1], given[at + 2]), 16) : Number.NaN;
+    if (Number.isNaN(code)) bytes.push(given[at]);
+    else {
+      bytes.push(code);
+      at += 2;
+    }
+  }
+  return fromBytes(Uint8Array.from(bytes));
+}
+
+/** @param {string} directory @param {string} name */
+export function join(directory, name) {
+  return directory.endsWith("/") ? directory + name : `${directory}/${name}`;
+}
+
+/** The directory above, `/` at the top. @param {string} path */
+export function above(path) {
+  const trimmed = path.length > 1 ? path.replace(/\/+$/, "") : path;
+  if (trimmed === "~" || trimmed === "") return "~/..";
+  if (trimmed.endsWith("/..")) return `${trimmed}/..`;
+  const cut = trimmed.lastIndexOf("/");
+  return cut <= 0 ? "/" : trimmed.slice(0, cut);
+}
+
+/** The steps of a path, each with the path that leads to it. @param {string} path */
+export function crumbs(path) {
+  const parts = path.split("/").filter((part) => part);
+  const absolute = path.startsWith("/");
+  const steps = parts.map((name, index) => ({
+    name,
+    path: (absolute ? "/" : "") + parts.slice(0, index + 1).join("/"),
+  }));
+  return absolute ? [{ name: "/", path: "/" }, ...steps] : steps;
+}
+
+// A place: a machine, and the user as whom files are read and written.
+
+/** @typedef {{connection: string, elevate?: {user: string}}} Place */
+
+/** The places whose shell this page has seen running. @type {Set<string>} */
+const started = new Set();
+
+/** Sends a request about files; starts the shell that does the work, and asks for a password that sudo wants. */
+export async function ask(
+  /** @type {string} */ path,
+  /** @type {Place} */ place,
+  /** @type {any} */ fields,
+  /** @type {(path: string, data: object) => Promise<any>} */ send = call,
+) {
+  const key = `${place.connection} ${place.elevate?.user ?? ""}`;
+  if (!started.has(key)) {
+    // A shell that runs is left as it is.
+    await start(place);
+    started.add(key);
+  }
+  try {
+    return await send(path, { ...place, ...fields });
+  } catch (error) {
+    if (!(error instanceof ApiError) || !["no_shell", "shell_lost"].includes(error.code)) throw error;
+    await start(place);
+    return send(path, { ...place, ...fields });
+  }
+}
+
+/** @param {Place} place */
+async function start(place) {
+  try {
+    await call("/shell/start", place);
+  } catch (error) {
+    if (!place.elevate || !(error instanceof ApiError) || error.code !== "elevation_failed") throw error;
+    const given = await form({
+      title: `Password for sudo on ${nameOf(place.connection)}`,
+      text: error.message,
+      properties: { password: { format: "password" } },
+      yes: "Continue",
+    });
+    if (!given) throw error;
+    // The daemon keeps it in memory for this connection, and types it at the prompt.
+    await call("/shell/start", { ...place, elevate: { ...place.elevate, password: given.password } });
+  }
+}
+
+/**
+ * The address of a directory, or of a file in the editor: `#/files/CONNECTION` is the home directory, and what follows is
+ * the path, `~/…` below the home directory.
+ * @param {Place} place @param {string} path
+ */
+export function addressOf(place, path, edit = false) {
+  const query = [place.elevate && `as=${percent(place.elevate.user)}`, edit && "edit"].filter(Boolean).join("&");
+  const shown = path.startsWith("/") ? percent(path, "/").replace(/^\/~/, "/%7E") : `/${percent(path, "/")}`;
+  return `#/files/${place.connection}${shown}${query && `?${query}`}`;
+}
+
+/** What an address means, as it is written: a path may have bytes that are not UTF-8. @param {string} hash */
+export function placeAt(hash) {
+  const [, connection = "", rest = "", query = ""] = /^#\/files\/([^/?]*)([^?]*)\??(.*)$/s.exec(hash) ?? [];
+  const options = new Map(
+    query.split("&").map((each) => /** @type {[string, string]} */ ([...each.split("="), ""].slice(0, 2))),
+  );
+  const path = rest === "" ? "~" : rest.startsWith("/~") ? unpercent(rest.slice(1)) : unpercent(rest);
+  return { connection, path, user: unpercent(options.get("as") ?? ""), edit: options.has("edit") };
+}
+
+// Neither an upload nor a download holds a file in memory: an upload's body is the file itself, or an archive that is put
+// together from files by reference, and a download is a link that the browser stores by itself.
 
 const BLOCK = 512;
 const LONGEST_NAME = 100;
 const MAX_SIZE = 8 * 1024 ** 3 - 1;
 
 /**
- * @typedef {import("./files-place.js").Place} Place
  * @typedef {{path: string, file: File | null}} Member a file, or a directory, by its path in what was dropped
  */
 
@@ -99,7 +283,7 @@ async function collect(entry, above, members) {
   }
 }
 
-/** An archive of members, which refers to the files and does not contain them. @param {Member[]} members */
+/** @param {Member[]} members */
 export function archiveOf(members) {
   /** @type {BlobPart[]} */
   const parts = [];

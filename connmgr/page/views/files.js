@@ -1,23 +1,53 @@
 // Files of a machine: listed, moved in both directions, edited, renamed, removed, as the login's user or as another.
 
-import { register } from "../core/palette.js";
-import { go, useRoute } from "../core/router.js";
+import { ApiError, fetched } from "../core/api.js";
+import { form } from "../core/forms.js";
+import { go, register, useRoute } from "../core/navigate.js";
 import { nameOf, useStore } from "../core/store.js";
-import { ago, confirm, failed, form, Rows, text, toast } from "../core/ui.js";
-import { html, useCallback, useEffect, useMemo, useReducer, useRef, useState } from "../vendor/htm-preact.js";
-import { Chooser } from "./chooser.js";
-import { Editor, NewFile } from "./files-edit.js";
-import { above, crumbs, fromWire, join, modeText, percent, size, toWire } from "./files-names.js";
-import { addressOf, ask, placeAt } from "./files-place.js";
-import { archiveOf, download, dropped, queryOf, send } from "./files-transfer.js";
+import {
+  ago,
+  confirm,
+  doing,
+  failed,
+  html,
+  Rows,
+  text,
+  toast,
+  useCallback,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useReducer,
+  useRef,
+  useState,
+} from "../core/ui.js";
+import {
+  above,
+  addressOf,
+  archiveOf,
+  ask,
+  crumbs,
+  download,
+  dropped,
+  fromWire,
+  join,
+  percent,
+  placeAt,
+  queryOf,
+  send,
+  toWire,
+} from "./files-transfer.js";
+import { bytes, Chooser } from "./listing.js";
 
 const SHOWN_NAMES = 8;
 const HIDDEN_KEY = "connmgr.files.hidden";
 
 /**
- * @typedef {import("./files-place.js").Place} Place
- * @typedef {{name: string, type: string, size: number, mode: string, modified: string, owner: string, group: string, target: string | null, leadsTo?: string}} Entry
+ * @typedef {import("./files-transfer.js").Place} Place
+ * @typedef {{name: string, type: string, size: number, mode: string, modified: string, owner: string, group: string, target: string | null}} Entry
  */
+
+const size = (/** @type {number} */ count) => bytes(count, 1000);
 
 /** `#/files/CONNECTION/PATH?as=USER&edit`. */
 function Files() {
@@ -25,15 +55,14 @@ function Files() {
   useStore();
   const { connection, path, user, edit } = placeAt(location.hash);
   const place = useMemo(() => ({ connection, ...(user && { elevate: { user } }) }), [connection, user]);
-  if (!connection) {
+  if (!connection)
     return html`
       <section class="overview" aria-label="Files">
         <h1>Files</h1>
-        <div class="chooser"><${Chooser} label="Files of …" choose=${(/** @type {string} */ id) => go(addressOf({ connection: id }, "~"))} /></div>
+        <div class="chooser"><${Chooser} label="Files of …" choose=${(connection) => go(addressOf({ connection }, "~"))} /></div>
         <p class="note">Or open them from a machine in the hub.</p>
       </section>
     `;
-  }
   if (edit) return html`<${Editor} key=${path} place=${place} path=${path} />`;
   return html`<${Directory} key=${connection + user} place=${place} path=${path} />`;
 }
@@ -48,16 +77,18 @@ function Directory({ place, path }) {
   const [transfers, transfer] = useReducer(update, []);
   const [over, hover] = useState(false);
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const machine = nameOf(place.connection);
+  const wire = (/** @type {string} */ name) => toWire(join(path, name));
 
   const load = useCallback(async () => {
     try {
-      const answer = await ask("/fs/list", place, { path: toWire(path) });
-      const entries = answer.entries.map((/** @type {any} */ one) => ({
+      const { entries } = await ask("/fs/list", place, { path: toWire(path) });
+      const named = entries.map((/** @type {any} */ one) => ({
         ...one,
         name: fromWire(one.name),
-        target: one.target === null || one.target === undefined ? null : fromWire(one.target),
+        target: one.target ? fromWire(one.target) : null,
       }));
-      list({ path, entries });
+      list({ path, entries: named });
       tell(null);
     } catch (error) {
       tell(error);
@@ -70,56 +101,55 @@ function Directory({ place, path }) {
   }, [load]);
 
   const entries = useMemo(() => sorted(listed?.entries ?? [], order, hidden), [listed, order, hidden]);
-  const names = useMemo(() => new Set((listed?.entries ?? []).map((one) => one.name)), [listed]);
-  const current = listed?.path === path;
-  const meant = () => entries.filter((one) => chosen.has(one.name));
+  const meant = entries.filter((one) => chosen.has(one.name));
+  const [first] = meant;
+  const title = meant.length === 1 ? text(first?.name) : `${meant.length} entries`;
+  /** Does something with what is chosen, and lists what is there then. @param {() => Promise<unknown>} work */
+  const then = (work) =>
+    doing(async () => {
+      try {
+        await work();
+      } finally {
+        load();
+      }
+    });
 
   /** @param {Entry} one */
-  const open = async (one) => {
-    const target = join(path, one.name);
-    let type = one.type;
-    if (type === "link") {
-      type = await ask("/fs/stat", place, { path: toWire(target) }).then(
-        (found) => found.type,
-        () => "link",
-      );
-    }
-    if (type === "directory") go(addressOf(place, target));
-    else if (type === "file") go(addressOf(place, target, true));
-    else
-      toast(
-        `${text(one.name)} is ${one.type === "link" ? "a link that leads nowhere" : `a ${one.type}`}; it cannot be opened.`,
-      );
+  const open = async ({ name, type }) => {
+    const target = join(path, name);
+    const found =
+      type === "link"
+        ? await ask("/fs/stat", place, { path: toWire(target) }).then(
+            (there) => there.type,
+            () => "link that leads nowhere",
+          )
+        : type;
+    if (found === "directory" || found === "file") go(addressOf(place, target, found === "file"));
+    else toast(`${text(name)} is a ${found}; it cannot be opened.`);
   };
 
   /** @param {import("./files-transfer.js").Member[]} members */
   const upload = async (members) => {
-    const tops = [...new Set(members.map((member) => member.path.split("/")[0]))];
-    const there = tops.filter((name) => names.has(name));
-    if (
-      there.length &&
-      !(await confirm({ title: "Replace what is there?", text: named(there), yes: "Replace", danger: true }))
-    )
-      return;
+    const topOf = (/** @type {{path: string}} */ member) => member.path.split("/")[0];
+    const names = new Set(listed?.entries.map((one) => one.name));
+    const there = [...new Set(members.map(topOf))].filter((name) => names.has(name));
+    const question = { title: "Replace what is there?", text: named(there), yes: "Replace", danger: true };
+    if (there.length && !(await confirm(question))) return;
     const trees = members.filter((member) => !member.file || member.path.includes("/"));
-    const files = members.filter((member) => member.file && !member.path.includes("/"));
     if (trees.length) {
-      const title = tops
-        .filter((name) => trees.some((member) => member.path.split("/")[0] === name))
-        .map((name) => `${name}/`)
-        .join(", ");
-      run(title, "/fs/extract", { ...queryOf(place), path: percent(path, "/") }, archiveOf(trees));
+      const tops = [...new Set(trees.map(topOf))].map((name) => `${name}/`).join(", ");
+      run(tops, "/fs/extract", { ...queryOf(place), path: percent(path, "/") }, archiveOf(trees));
     }
-    for (const { path: name, file } of files) {
-      const body = /** @type {File} */ (file);
+    for (const { path: name, file } of members) {
+      if (!file || name.includes("/")) continue;
       const query = {
         ...queryOf(place),
         path: percent(join(path, name), "/"),
-        modified: percent(new Date(body.lastModified).toISOString()),
+        modified: percent(new Date(file.lastModified).toISOString()),
         // What somebody else has put there meanwhile is not replaced without a question.
         ...(!there.includes(name) && { create: "true" }),
       };
-      run(name, "/fs/upload", query, body);
+      run(name, "/fs/upload", query, file);
     }
   };
 
@@ -129,133 +159,115 @@ function Directory({ place, path }) {
     const control = new AbortController();
     transfer({ id, name, total: body.size, sent: 0, began: performance.now(), cancel: () => control.abort() });
     try {
-      const answer = await send(target, query, body, (sent) => transfer({ id, sent }), control.signal);
-      const failures = (answer.failed ?? []).map((/** @type {any} */ one) => `${fromWire(one.path)}: ${one.message}`);
-      transfer({ id, done: true, why: failures.length ? `Not moved to their place: ${named(failures)}` : "" });
+      const { failed = [] } = await send(target, query, body, (sent) => transfer({ id, sent }), control.signal);
+      const why = failed.map((/** @type {any} */ one) => `${fromWire(one.path)}: ${one.message}`);
+      transfer({ id, done: true, why: why.length ? `Not moved to their place: ${named(why)}` : "" });
     } catch (error) {
-      transfer({ id, done: true, why: /** @type {any} */ (error).message });
+      transfer({ id, done: true, why: /** @type {Error} */ (error).message });
     }
     load();
   };
 
-  const remove = async () => {
-    const going = meant();
-    const directories = going.filter((one) => one.type === "directory").length;
-    const note = directories ? "\n\nDirectories go with all that is in them." : "";
-    const names = going.map((one) => (one.type === "directory" ? `${one.name}/` : one.name));
-    const title = `Remove ${going.length === 1 ? "this" : `${going.length} entries`} from ${nameOf(place.connection)}?`;
-    if (!(await confirm({ title, text: `${named(names)}${note}`, yes: "Remove", danger: true }))) return;
-    const problems = [];
-    for (const one of going) {
-      try {
-        await ask("/fs/remove", place, { path: toWire(join(path, one.name)), recursive: one.type === "directory" });
-      } catch (error) {
-        problems.push(/** @type {any} */ (error).message);
-      }
-    }
-    if (problems.length) toast(named(problems), { isFault: true });
+  const remove = then(async () => {
+    const names = meant.map((one) => (one.type === "directory" ? `${one.name}/` : one.name));
+    const isDeep = meant.some((one) => one.type === "directory");
+    const isMeant = await confirm({
+      title: `Remove ${meant.length === 1 ? "this" : title} from ${machine}?`,
+      text: `${named(names)}${isDeep ? "\n\nDirectories go with all that is in them." : ""}`,
+      yes: "Remove",
+      danger: true,
+    });
+    if (!isMeant) return;
+    const problems = /** @type {string[]} */ ([]);
+    for (const { name, type } of meant)
+      await ask("/fs/remove", place, { path: wire(name), recursive: type === "directory" }).catch((error) =>
+        problems.push(error.message),
+      );
     choose(new Set());
-    load();
-  };
+    if (problems.length) toast(named(problems), { isFault: true });
+  });
 
-  const rename = async () => {
-    const [one] = meant();
+  const rename = then(async () => {
     const given = await form({
-      title: `Rename ${text(one.name)}`,
-      fields: [{ name: "name", label: "New name, or a path", value: one.name, required: true }],
+      title: `Rename ${title}`,
+      properties: { name: { title: "New name, or a path" } },
+      value: { name: first.name },
       yes: "Rename",
     });
-    if (!given || given.name === one.name) return;
-    const target = given.name.includes("/") ? given.name : join(path, given.name);
-    await ask("/fs/move", place, { source: toWire(join(path, one.name)), target: toWire(target) }).then(
-      () =>
-        toast(`${text(one.name)} is now ${text(given.name)}.`, {
-          undo: () =>
-            ask("/fs/move", place, { source: toWire(target), target: toWire(join(path, one.name)) }).then(load, failed),
-        }),
-      failed,
-    );
+    if (!given || given.name === first.name) return;
+    const [source, target] = [wire(first.name), given.name.includes("/") ? toWire(given.name) : wire(given.name)];
     choose(new Set());
-    load();
-  };
-
-  const make = async () => {
-    const given = await form({
-      title: "New directory",
-      fields: [{ name: "name", label: "Name", required: true }],
-      yes: "Create",
+    await ask("/fs/move", place, { source, target });
+    toast(`${title} is now ${text(given.name)}.`, {
+      undo: () => ask("/fs/move", place, { source: target, target: source }).then(load),
     });
-    if (!given) return;
-    await ask("/fs/mkdir", place, { path: toWire(join(path, given.name)) }).catch(failed);
-    load();
-  };
+  });
 
-  const change = async () => {
-    const going = meant();
-    const [one] = going;
+  const make = then(() =>
+    form({
+      title: "New directory",
+      properties: { name: {} },
+      yes: "Create",
+      work: ({ name }) => ask("/fs/mkdir", place, { path: wire(name) }),
+    }),
+  );
+
+  const makeFile = doing(async () => {
+    const given = await form({ title: "New file", properties: { name: {} }, yes: "Create" });
+    if (!given) return;
+    await write(place, join(path, given.name), "", { create: true });
+    go(addressOf(place, join(path, given.name), true));
+  });
+
+  const change = then(async () => {
+    const isOne = meant.length === 1;
     const given = await form({
-      title: `Permissions of ${going.length === 1 ? text(one.name) : `${going.length} entries`}`,
-      text: going.length === 1 ? modeText(one.type, one.mode) : "What is left empty stays as it is.",
-      fields: [
-        { name: "mode", label: "Mode, in octal", value: going.length === 1 ? one.mode : "", pattern: "[0-7]{3,4}" },
-        { name: "owner", label: "Owner", value: going.length === 1 ? one.owner : "" },
-        { name: "group", label: "Group", value: going.length === 1 ? one.group : "" },
-      ],
+      title: `Permissions of ${title}`,
+      text: isOne ? modeText(first.type, first.mode) : "What is left empty stays as it is.",
+      properties: { mode: { title: "Mode, in octal", pattern: "[0-7]{3,4}" }, owner: {}, group: {} },
+      required: [],
+      value: isOne ? { mode: first.mode, owner: first.owner, group: first.group } : {},
       yes: "Change",
     });
     if (!given) return;
-    for (const each of going) {
-      const fields = {
-        ...(given.mode && given.mode.padStart(4, "0") !== each.mode && { mode: given.mode.padStart(4, "0") }),
-        ...(given.owner && given.owner !== each.owner && { owner: given.owner }),
-        ...(given.group && given.group !== each.group && { group: given.group }),
-      };
-      if (!Object.keys(fields).length) continue;
-      try {
-        await ask("/fs/attributes", place, { path: toWire(join(path, each.name)), ...fields });
-      } catch (error) {
-        failed(error);
-        break;
-      }
+    const wanted = { ...given, ...(given.mode && { mode: given.mode.padStart(4, "0") }) };
+    for (const one of meant) {
+      const fields = Object.entries(wanted).filter(
+        ([name, value]) => value && value !== one[/** @type {"mode"} */ (name)],
+      );
+      if (fields.length) await ask("/fs/attributes", place, { path: wire(one.name), ...Object.fromEntries(fields) });
     }
-    load();
-  };
+  });
 
-  const fetch = async () => {
-    const going = meant();
-    try {
-      const [one] = going;
-      if (going.length === 1 && one.type !== "directory") {
-        await ask("/fs/stat", place, { path: toWire(join(path, one.name)) });
-        await download(place, toWire(join(path, one.name)), null);
-      } else if (going.length === 1) await download(place, toWire(join(path, one.name)), []);
-      else
-        await download(
-          place,
-          toWire(path),
-          going.map((each) => toWire(each.name)),
-        );
-    } catch (error) {
-      failed(error);
-    }
-  };
+  const fetch = doing(async () => {
+    if (meant.length > 1)
+      return download(
+        place,
+        toWire(path),
+        meant.map((one) => toWire(one.name)),
+      );
+    if (first.type === "directory") return download(place, wire(first.name), []);
+    await ask("/fs/stat", place, { path: wire(first.name) });
+    return download(place, wire(first.name), null);
+  });
 
-  const as = async () => {
+  const as = doing(async () => {
     const given = await form({
       title: "As which user?",
       text: "By sudo on the machine. Empty: the user of the login.",
-      fields: [{ name: "user", label: "User", value: place.elevate?.user ?? "root" }],
+      properties: { user: {} },
+      required: [],
+      value: { user: place.elevate?.user ?? "root" },
       yes: "Switch",
     });
     if (given)
       go(addressOf({ connection: place.connection, ...(given.user && { elevate: { user: given.user } }) }, path));
-  };
+  });
 
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
-    const one = chosen.size === 1;
-    if (event.key === "Delete" && chosen.size) remove();
-    else if (event.key === "F2" && one) rename();
+    if (event.key === "Delete" && meant.length) remove();
+    else if (event.key === "F2" && meant.length === 1) rename();
     else if (event.key === "Backspace" || (event.altKey && event.key === "ArrowUp")) go(addressOf(place, above(path)));
     else return;
     event.preventDefault();
@@ -264,7 +276,7 @@ function Directory({ place, path }) {
   const onDrop = (event) => {
     event.preventDefault();
     hover(false);
-    if (event.dataTransfer) dropped(event.dataTransfer).then(upload, failed);
+    if (event.dataTransfer) dropped(event.dataTransfer).then(upload).catch(failed);
   };
   /** @param {DragEvent} event */
   const onDragOver = (event) => {
@@ -274,14 +286,13 @@ function Directory({ place, path }) {
   };
 
   return html`
-    <section class=${over ? "view files over" : "view files"} aria-label=${`Files of ${text(nameOf(place.connection))}`}
+    <section class=${over ? "view files over" : "view files"} aria-label=${`Files of ${text(machine)}`}
       onKeyDown=${onKeyDown} onDrop=${onDrop} onDragOver=${onDragOver} onDragLeave=${() => hover(false)}>
       <h1 class="unseen">Files</h1>
       <header>
         <nav class="crumbs" aria-label="Path">
-          <strong>${text(nameOf(place.connection))}</strong>
-          ${!path.startsWith("/") && html`<a href=${addressOf(place, "/")}>/</a>`}
-          ${path.startsWith("/") && html`<a href=${addressOf(place, "~")} title="Home">~</a>`}
+          <strong>${text(machine)}</strong>
+          ${path.startsWith("/") ? html`<a href=${addressOf(place, "~")} title="Home">~</a>` : html`<a href=${addressOf(place, "/")}>/</a>`}
           ${crumbs(path).map(
             (step, index, all) => html`
             <a class=${step.path === "/" ? "" : "step"} href=${addressOf(place, step.path)} aria-current=${index === all.length - 1 ? "page" : undefined}>${text(step.name)}</a>`,
@@ -291,55 +302,75 @@ function Directory({ place, path }) {
       </header>
       <div class="tools" role="toolbar" aria-label="Files">
         <button class="primary" onClick=${() => input.current?.click()}>Upload</button>
-        <input ref=${input} type="file" multiple hidden aria-label="Files to upload" onChange=${(
-          /** @type {any} */ event,
-        ) => {
-          upload([...event.target.files].map((file) => ({ path: file.name, file })));
-          event.target.value = "";
+        <input ref=${input} type="file" multiple hidden aria-label="Files to upload" onChange=${({ target }) => {
+          upload([...target.files].map((file) => ({ path: file.name, file })));
+          target.value = "";
         }} />
         <button onClick=${make}>New directory</button>
-        <${NewFile} place=${place} path=${path} />
+        <button onClick=${makeFile}>New file</button>
         <span class="gap"></span>
-        <button disabled=${!chosen.size} onClick=${fetch}>Download</button>
-        <button disabled=${chosen.size !== 1} title="F2" onClick=${rename}>Rename</button>
-        <button disabled=${!chosen.size} onClick=${change}>Permissions</button>
-        <button disabled=${!chosen.size} title="Delete" class="danger" onClick=${remove}>Remove</button>
+        <button disabled=${!meant.length} onClick=${fetch}>Download</button>
+        <button disabled=${meant.length !== 1} title="F2" onClick=${rename}>Rename</button>
+        <button disabled=${!meant.length} onClick=${change}>Permissions</button>
+        <button disabled=${!meant.length} title="Delete" class="danger" onClick=${remove}>Remove</button>
         <label><input type="checkbox" checked=${hidden} onChange=${() => {
           localStorage.setItem(HIDDEN_KEY, hidden ? "" : "shown");
           hide(!hidden);
         }} /> Hidden</label>
       </div>
       ${problem && html`<p class="how" role="alert">${text(problem.message)} <button onClick=${load}>Try again</button></p>`}
-      ${
-        current &&
-        html`<${Entries} entries=${entries} all=${listed?.entries.length ?? 0} path=${path} place=${place}
-        order=${order} sort=${sort} chosen=${chosen} choose=${choose} open=${open} />`
-      }
+      ${listed?.path === path && html`<${Entries} ...${{ entries, path, place, order, sort, chosen, choose, open }} all=${listed.entries.length} />`}
       <${Transfers} transfers=${transfers} />
     </section>
   `;
 }
 
+const NAMES = new Intl.Collator(undefined, { numeric: true });
+const ORDERS = /** @type {Record<string, (one: Entry, other: Entry) => number>} */ ({
+  name: (one, other) => NAMES.compare(one.name, other.name),
+  size: (one, other) => one.size - other.size,
+  modified: (one, other) => Date.parse(one.modified) - Date.parse(other.modified),
+  owner: (one, other) => NAMES.compare(one.owner, other.owner),
+});
+
 /** @param {Entry[]} entries @param {{by: string, down: boolean}} order @param {boolean} hidden */
-function sorted(entries, order, hidden) {
-  const collator = new Intl.Collator(undefined, { numeric: true });
-  const compare = /** @type {Record<string, (a: Entry, b: Entry) => number>} */ ({
-    name: (a, b) => collator.compare(a.name, b.name),
-    size: (a, b) => a.size - b.size,
-    modified: (a, b) => (a.modified < b.modified ? -1 : a.modified > b.modified ? 1 : 0),
-    owner: (a, b) => collator.compare(a.owner, b.owner),
-  })[order.by];
+function sorted(entries, { by, down }, hidden) {
   const rank = (/** @type {Entry} */ one) => (one.type === "directory" ? 0 : 1);
-  const sign = order.down ? -1 : 1;
+  const compare = (/** @type {Entry} */ one, /** @type {Entry} */ other) => (down ? -1 : 1) * ORDERS[by](one, other);
   return entries
     .filter((one) => hidden || !one.name.startsWith("."))
-    .sort((a, b) => rank(a) - rank(b) || sign * compare(a, b) || collator.compare(a.name, b.name));
+    .sort((one, other) => rank(one) - rank(other) || compare(one, other) || ORDERS.name(one, other));
 }
 
-/** Some names, and how many more. @param {string[]} names */
+/** @param {string[]} names */
 function named(names) {
   const more = names.length - SHOWN_NAMES;
   return [...names.slice(0, SHOWN_NAMES).map(text), ...(more > 0 ? [`and ${more} more`] : [])].join("\n");
+}
+
+const LETTERS = /** @type {Record<string, string>} */ ({
+  file: "-",
+  directory: "d",
+  link: "l",
+  fifo: "p",
+  socket: "s",
+  character: "c",
+  block: "b",
+});
+
+/** The mode as ls shows it. @param {string} type @param {string} mode octal */
+function modeText(type, mode) {
+  const bits = Number.parseInt(mode, 8);
+  const special = [
+    [0o4000, 2, "s"],
+    [0o2000, 5, "s"],
+    [0o1000, 8, "t"],
+  ];
+  const shown = [..."rwxrwxrwx"].map((letter, index) => (bits & (0o400 >> index) ? letter : "-"));
+  for (const [bit, at, letter] of /** @type {[number, number, string][]} */ (special)) {
+    if (bits & bit) shown[at] = shown[at] === "-" ? letter.toUpperCase() : letter;
+  }
+  return (LETTERS[type] ?? "?") + shown.join("");
 }
 
 const COLUMNS = [
@@ -357,82 +388,89 @@ function Entries({ entries, all, path, place, order, sort, chosen, choose, open 
     choose(next);
   };
   /** @param {Entry} one */
-  const row = (one) => html`
-    <span class="name">
-      <input type="checkbox" tabindex="-1" aria-label=${`Select ${text(one.name)}`} checked=${chosen.has(one.name)} onChange=${() => toggle(one)} />
-      <a href=${addressOf(place, join(path, one.name), one.type !== "directory")} tabindex="-1" class=${one.type} onClick=${(
-        /** @type {MouseEvent} */ event,
-      ) => {
-        if (event.ctrlKey || event.metaKey || event.button) return;
-        event.preventDefault();
-        open(one);
-      }}>${text(one.name)}${one.type === "directory" ? "/" : ""}</a>
-      ${one.target !== null && html`<span class="note"> → ${text(one.target)}</span>`}
-    </span>
-    <span class="size">${one.type === "directory" ? "" : size(one.size)}</span>
-    <span class="time">${ago(one.modified)}</span>
-    <span class="owner">${text(one.owner)}<span class="note"> ${text(one.group)}</span></span>
-    <code class="mode">${modeText(one.type, one.mode)}</code>
-  `;
-  const everything = entries.length > 0 && chosen.size === entries.length;
+  const row = (one) => {
+    const isDirectory = one.type === "directory";
+    return html`
+      <span class="name">
+        <input type="checkbox" tabindex="-1" aria-label=${`Select ${text(one.name)}`} checked=${chosen.has(one.name)} onChange=${() => toggle(one)} />
+        <a href=${addressOf(place, join(path, one.name), !isDirectory)} tabindex="-1" class=${one.type} onClick=${(
+          event,
+        ) => {
+          if (event.ctrlKey || event.metaKey || event.button) return;
+          event.preventDefault();
+          open(one);
+        }}>${text(one.name)}${isDirectory ? "/" : ""}</a>
+        ${one.target !== null && html`<span class="note"> → ${text(one.target)}</span>`}
+      </span>
+      <span class="size">${isDirectory ? "" : size(one.size)}</span>
+      <span class="time">${ago(one.modified)}</span>
+      <span class="owner">${text(one.owner)}<span class="note"> ${text(one.group)}</span></span>
+      <code class="mode">${modeText(one.type, one.mode)}</code>
+    `;
+  };
+  const isEverything = entries.length > 0 && chosen.size === entries.length;
   return html`
     <div class="entries">
       <div class="heads" role="group" aria-label="Order">
-        ${COLUMNS.map(
-          ([by, label]) => html`
+        ${COLUMNS.map(([by, label]) => {
+          const isBy = order.by === by;
+          return html`
           <span class=${by}>
             ${
               by === "name" &&
-              html`<input type="checkbox" aria-label="Select all" checked=${everything}
-              onChange=${() => choose(new Set(everything ? [] : entries.map((/** @type {Entry} */ one) => one.name)))} />`
+              html`<input type="checkbox" aria-label="Select all" checked=${isEverything}
+              onChange=${() => choose(new Set(isEverything ? [] : entries.map((/** @type {Entry} */ one) => one.name)))} />`
             }
-            <button class="quiet" aria-pressed=${order.by === by} aria-label=${`By ${label.toLowerCase()}${order.by === by ? (order.down ? ", descending" : ", ascending") : ""}`}
-              onClick=${() => sort({ by, down: order.by === by && !order.down })}>${label}${order.by === by ? (order.down ? " ↓" : " ↑") : ""}</button>
-          </span>`,
-        )}
+            <button class="quiet" aria-pressed=${isBy} aria-label=${`By ${label.toLowerCase()}${isBy ? (order.down ? ", descending" : ", ascending") : ""}`}
+              onClick=${() => sort({ by, down: isBy && !order.down })}>${label}${isBy ? (order.down ? " ↓" : " ↑") : ""}</button>
+          </span>`;
+        })}
         <span class="mode">Mode</span>
       </div>
       ${
         entries.length
-          ? html`<${Rows} items=${entries} keyOf=${(/** @type {Entry} */ one) => one.name} row=${row} open=${open} toggle=${toggle} label="Entries" />`
+          ? html`<${Rows} items=${entries} keyOf=${(one) => one.name} row=${row} open=${open} toggle=${toggle} label="Entries" />`
           : html`<p class="empty">${all ? "All entries are hidden: their names begin with a dot." : "The directory is empty. Drop files here to upload them."}</p>`
       }
     </div>
   `;
 }
 
-/** @param {any[]} transfers @param {any} news */
-function update(transfers, news) {
-  if (news.forget) return transfers.filter((one) => one.id !== news.forget);
-  if (!transfers.some((one) => one.id === news.id)) return [...transfers, news];
-  return transfers.map((one) => (one.id === news.id ? { ...one, ...news } : one));
+/** @param {any[]} transfers @param {any} news of one of them */
+const update = (transfers, news) =>
+  transfers.some((one) => one.id === news.id)
+    ? transfers.map((one) => (one.id === news.id ? { ...one, ...news } : one))
+    : [...transfers, news];
+
+/** Has the browser ask before the page is left, while that would lose something. @param {boolean} isOf */
+function useStay(isOf) {
+  useEffect(() => {
+    if (!isOf) return undefined;
+    const stay = (/** @type {BeforeUnloadEvent} */ event) => event.preventDefault();
+    addEventListener("beforeunload", stay);
+    return () => removeEventListener("beforeunload", stay);
+  }, [isOf]);
 }
 
 /** @param {{transfers: any[]}} props */
 function Transfers({ transfers }) {
-  const under = transfers.filter((one) => !one.done).length;
-  useEffect(() => {
-    if (!under) return undefined;
-    // A reload would break them off.
-    const stay = (/** @type {BeforeUnloadEvent} */ event) => event.preventDefault();
-    addEventListener("beforeunload", stay);
-    return () => removeEventListener("beforeunload", stay);
-  }, [under > 0]);
+  // A reload would break them off.
+  useStay(transfers.some((one) => !one.done));
   if (!transfers.length) return null;
   return html`
     <ul class="transfers" aria-label="Uploads">
-      ${transfers.map((one) => {
-        const seconds = (performance.now() - one.began) / 1000;
+      ${transfers.map(({ id, name, done, why, total, sent, began, cancel }) => {
+        const seconds = (performance.now() - began) / 1000;
         return html`
-          <li key=${one.id}>
-            <span>${text(one.name)}</span>
+          <li key=${id}>
+            <span>${text(name)}</span>
             ${
-              one.done
-                ? html`<span class=${one.why ? "bad" : "good"} role="status">${one.why ? text(one.why) : `${size(one.total)} uploaded`}</span>`
+              done
+                ? html`<span class=${why ? "bad" : "good"} role="status">${why ? text(why) : `${size(total)} uploaded`}</span>`
                 : html`
-                  <progress max=${one.total || 1} value=${one.sent} aria-label=${`Upload of ${text(one.name)}`}></progress>
-                  <span>${size(one.sent)} of ${size(one.total)}${seconds > 1 ? `, ${size(one.sent / seconds)}/s` : ""}</span>
-                  <button class="quiet" onClick=${one.cancel}>Cancel</button>`
+                  <progress max=${total || 1} value=${sent} aria-label=${`Upload of ${text(name)}`}></progress>
+                  <span>${size(sent)} of ${size(total)}${seconds > 1 ? `, ${size(sent / seconds)}/s` : ""}</span>
+                  <button class="quiet" onClick=${cancel}>Cancel</button>`
             }
           </li>
         `;
@@ -441,11 +479,152 @@ function Transfers({ transfers }) {
   `;
 }
 
+// A text file in an editor. It is saved only over the content that was read, unless the person decides otherwise.
+
+const MAX_BYTES = 2 << 20;
+
+/** @typedef {{text: string, sha256: string, endings: string}} Content */
+
+/** Why a file is not edited here, as a sentence. */
+class Unfit extends Error {}
+
+/** @param {Place} place @param {string} path @returns {Promise<Content>} */
+async function read(place, path) {
+  const found = await ask("/fs/stat", place, { path: toWire(path) });
+  if (found.type !== "file") throw new Unfit(`This is a ${found.type}, not a file.`);
+  if (found.size > MAX_BYTES)
+    throw new Unfit(`The file has ${size(found.size)}; files of up to ${size(MAX_BYTES)} are edited here.`);
+  const response = await ask("/fs/read", place, { path: toWire(path) }, fetched);
+  const bytes = await response.arrayBuffer();
+  let content;
+  try {
+    content = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    throw new Unfit("The file is not text in UTF-8.");
+  }
+  if (content.includes("\0")) throw new Unfit("The file is not text: it has NUL bytes.");
+  // A field of the page has only LF. Text with both kinds would not come back as it was.
+  const [all, pairs] = [content.match(/\r\n?|\n/g) ?? [], content.match(/\r\n/g) ?? []];
+  if (content.replaceAll("\r\n", "").includes("\r") || (pairs.length && pairs.length !== all.length)) {
+    throw new Unfit("The lines of the file end in different ways, which an editor in a page cannot keep.");
+  }
+  return {
+    text: content.replaceAll("\r\n", "\n"),
+    sha256: await digest(place, path, bytes),
+    endings: pairs.length ? "\r\n" : "\n",
+  };
+}
+
+/** @param {Place} place @param {string} path @param {ArrayBuffer} bytes */
+async function digest(place, path, bytes) {
+  if (!globalThis.crypto?.subtle) {
+    // Browsers have it only for pages of this machine or by https.
+    const { entries } = await ask("/fs/checksum", place, { path: toWire(path) });
+    return entries[0].sha256;
+  }
+  const sum = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return [...sum].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** @param {Place} place @param {string} path @param {string} content @param {any} check */
+async function write(place, path, content, check) {
+  const bytes = new TextEncoder().encode(content);
+  const { blob } = await (await fetched("/fs/blob", new Blob([bytes]))).json();
+  await ask("/fs/write", place, { path: toWire(path), blob, ...check });
+  return digest(place, path, bytes.buffer);
+}
+
+/** @param {{place: Place, path: string}} props */
+function Editor({ place, path }) {
+  const [content, open] = useState(/** @type {Content | null} */ (null));
+  const [problem, tell] = useState(/** @type {any} */ (null));
+  const [changed, change] = useState(false);
+  const [saving, save] = useState(false);
+  /** Whether it was asked for once more while it was under way. */
+  const isWanted = useRef(false);
+  const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
+  useEffect(() => {
+    read(place, path).then(open, tell);
+  }, []);
+  useStay(changed);
+  const store = async () => {
+    isWanted.current = saving;
+    if (!field.current || !content || saving) return;
+    save(true);
+    const given = field.current.value;
+    /** @param {string} replaces the checksum of what is there */
+    const put = async (replaces) => {
+      const sha256 = await write(place, path, given.replaceAll("\n", content.endings), { replaces });
+      open({ ...content, text: given, sha256 });
+      change(field.current?.value !== given);
+      toast(`${text(path)} is saved.`);
+    };
+    try {
+      await put(content.sha256).catch(async (error) => {
+        if (!(error instanceof ApiError) || error.code !== "file_changed") throw error;
+        const now = await read(place, path);
+        const isMeant = await confirm({
+          title: "Somebody changed this file meanwhile",
+          text: "Replace their content by yours? Without that, yours stays in the editor, and nothing is written.",
+          yes: "Replace theirs",
+          danger: true,
+        });
+        if (isMeant) await put(now.sha256);
+      });
+    } catch (error) {
+      failed(error);
+    } finally {
+      save(false);
+    }
+  };
+  useLayoutEffect(() => {
+    if (!saving && isWanted.current) store();
+  }, [saving]);
+  if (problem)
+    return html`
+      <section class="view files" aria-label="Editor">
+        <h1 class="unseen">Editor</h1>
+        <p class="how" role="alert">
+          ${text(problem.message)}
+          ${problem instanceof Unfit && html`<button class="primary" onClick=${doing(() => download(place, toWire(path), null))}>Download</button>`}
+          <a href=${addressOf(place, above(path))}>Back</a>
+        </p>
+      </section>
+    `;
+  if (!content) return null;
+  const leave = async () => {
+    const question = { title: "Leave without saving?", text: text(path), yes: "Leave", danger: true };
+    if (!changed || (await confirm(question))) go(addressOf(place, above(path)));
+  };
+  /** @param {KeyboardEvent} event */
+  const onKeyDown = (event) => {
+    if (!(event.ctrlKey || event.metaKey) || event.key !== "s") return;
+    event.preventDefault();
+    store();
+  };
+  return html`
+    <section class="view files editor" aria-label=${`Editor of ${text(path)}`} onKeyDown=${onKeyDown}>
+      <h1 class="unseen">Editor</h1>
+      <header>
+        <nav class="crumbs" aria-label="Path"><strong>${text(nameOf(place.connection))}</strong> <span>${text(path)}</span></nav>
+        ${place.elevate && html`<span class="as elevated">as ${text(place.elevate.user)}</span>`}
+        <div class="tools" role="toolbar" aria-label="Editor">
+          <span class="note" role="status">${changed ? "not saved" : ""}</span>
+          <button class="primary" disabled=${!changed || saving} title="Ctrl+S" onClick=${store}>${saving ? "Saving …" : "Save"}</button>
+          <button onClick=${leave}>Close</button>
+        </div>
+      </header>
+      <textarea ref=${field} class="mono" aria-label="Content" spellcheck=${false} autocapitalize="off" wrap="off"
+        defaultValue=${content.text} onInput=${() => change(field.current?.value !== content.text)}></textarea>
+    </section>
+  `;
+}
+
 register({
   name: "Open files",
   actions: ["fs.list"],
   on: "connection",
-  run: (/** @type {string} */ connection) => go(addressOf({ connection }, "~")),
+  run: (connection) => go(addressOf({ connection }, "~")),
 });
 
-export default { component: Files };
+export default { files: { component: Files } };

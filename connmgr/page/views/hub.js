@@ -2,51 +2,32 @@
 
 import { call } from "../core/api.js";
 import { fold, search } from "../core/names.js";
-import { commandsOn, openPalette, register, run } from "../core/palette.js";
-import { address, go } from "../core/router.js";
-import { described, placeOf } from "../core/schema-form.js";
-import {
-  byPath,
-  can,
-  infoOf,
-  load,
-  nameOf,
-  qualified,
-  readShells,
-  refresh,
-  stateOf,
-  store,
-  useChoice,
-  useStore,
-} from "../core/store.js";
+import { address, go, openPalette, register } from "../core/navigate.js";
+import { byPath, can, infoOf, load, refresh, stateOf, store, useChoice, useStore } from "../core/store.js";
 import {
   ago,
-  confirm,
   counted,
   doing,
   Empty,
   Fault,
   failed,
-  form,
-  hooks,
   html,
   Rows,
   State,
   text,
   toast,
+  useAnswer,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
   useNarrow,
+  useRef,
+  useState,
   Waiting,
 } from "../core/ui.js";
-import { Activity } from "./activity.js";
-import { addConnection, editConnection } from "./hub-edit.js";
-import { Labels } from "./labels.js";
-
-const { useEffect, useLayoutEffect, useMemo, useRef, useState } = hooks;
+import { Pane, placeOf } from "./connection.js";
 
 const CLOSED = "connmgr.hub.closed";
-const MOST_NAMED = 12;
-/** The daemon's own machine, which cannot be removed. */
-const LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b";
 
 /**
  * @typedef {import("../core/store.js").Connection} Connection
@@ -191,13 +172,13 @@ function Hub({ path }) {
       <header>
         <h1>Hub</h1>
         <input ref=${field} type="search" class="find" aria-label="Search connections" placeholder=${isNarrow ? "Search" : "Search: name, web/*, {db,web}1  ( / )"} value=${wanted}
-          spellcheck=${false} onKeyDown=${typed} onInput=${(/** @type {any} */ event) => {
+          spellcheck=${false} onKeyDown=${typed} onInput=${(event) => {
             want(event.target.value);
             choice.forget();
           }} />
-        ${can("connection.add") && html`<button class="primary" onClick=${() => addConnection(category === undefined ? undefined : idOf(category))}>Add</button>`}
+        ${can("connection.add") && html`<button class="primary" onClick=${doing(() => addConnection(category === undefined ? "" : idOf(category)))}>Add</button>`}
         ${can("connection.apply") && html`<button class="seldom" onClick=${doing(openImport)}>Import</button>`}
-        ${can("category.add") && html`<button class="seldom" onClick=${() => addCategory(category)}>New category</button>`}
+        ${can("category.add") && html`<button class="seldom" onClick=${doing(() => addCategory(category))}>New category</button>`}
       </header>
       <div class="split">
         <section class="tree" aria-label="Connections">
@@ -212,10 +193,10 @@ function Hub({ path }) {
                   ? html`<${Empty} title=${result.problem ?? "No connection is called so."}>
                   <p>A name is the end of category and path, such as <code>web/root</code>; a pattern
                   has <code>*</code>, <code>?</code>, <code>[a-c]</code> or <code>{a,b}</code>, as on the command line.</p><//>`
-                  : html`<${Rows} id="hub-rows" items=${items} label="Connections" keyOf=${(/** @type {Item} */ item) => item.key} open=${open} toggle=${toggle} key_=${keys}
-                  active=${at >= 0 ? at : undefined} row=${(/** @type {Item} */ item) => ("one" in item ? line(item, isNarrow) : folderLine(item, toggle))}
-                  levelOf=${(/** @type {Item} */ item) => item.depth + 1} isExpanded=${(/** @type {Item} */ item) => ("one" in item ? undefined : item.isOpen)}
-                  classOf=${(/** @type {Item} */ item) => ("one" in item ? (item.one === one ? "chosen" : "") : "folder")} />`
+                  : html`<${Rows} id="hub-rows" items=${items} label="Connections" keyOf=${(item) => item.key} open=${open} toggle=${toggle} key_=${keys}
+                  active=${at >= 0 ? at : undefined} row=${(item) => ("one" in item ? line(item, isNarrow) : folderLine(item, toggle))}
+                  levelOf=${(item) => item.depth + 1} isExpanded=${(item) => ("one" in item ? undefined : item.isOpen)}
+                  classOf=${(item) => ("one" in item ? (item.one === one ? "chosen" : "") : "folder")} />`
           }
           ${
             isEmpty &&
@@ -223,13 +204,13 @@ function Hub({ path }) {
             <p>Give its name or address and the user, as you would give them to ssh. The page asks about its host key, and opens a terminal on it.</p>
             ${
               can("connection.add") &&
-              html`<p><button class="primary" onClick=${() => addConnection()}>Add a machine</button>
+              html`<p><button class="primary" onClick=${doing(addConnection)}>Add a machine</button>
               ${can("connection.apply") && html` or <button class="link" onClick=${doing(openImport)}>import a list</button>.`}</p>`
             }<//>`
           }
           ${loaded && connections.size > 1 && html`<div class="foot note"><p role="status">${result ? `${counted(result.exact.length, "connection is", "connections are")} meant${result.rest.length ? `, ${result.rest.length.toLocaleString("en")} more contain it` : ""}` : counted(connections.size, "connection")}</p>${!isNarrow && html`<${Activity} />`}</div>`}
         </section>
-        ${one && html`<${Details} key=${one.connection} one=${one} />`}
+        ${one && html`<${Pane} key=${one.connection} one=${one} />`}
         ${!one && loaded && path.length > 0 && at < 0 && !result && html`<aside class="details"><${Empty} title="No connection or category is called so here."><p>${text(path.join("/"))}</p><//></aside>`}
       </div>
     </div>
@@ -283,231 +264,71 @@ async function removeCategory(item) {
   }
 }
 
-/** Asks for a list, by a dialog that most pages never need. */
+// Dialogs that most pages never need are loaded when somebody does.
 const openImport = async () => (await import("./hub-import.js")).openImport();
-
+/** @param {string} [category] */
+const addConnection = async (category) => (await import("./hub-edit.js")).addConnection(category);
 /** @param {string} [within] the key of the category above it */
-async function addCategory(within) {
-  const above =
-    within === undefined ? undefined : [...store.categories.values()].find((one) => pathKey(one.name) === within);
-  await form({
-    title: above ? `New category in ${text(above.name.join("/"))}` : "New category",
-    fields: [{ name: "name", label: "Name", required: true }],
-    yes: "Create",
-    work: async ({ name }) => {
-      await call("/category/add", { name, parent: above?.category ?? store.root });
-      await refresh("categories");
-    },
-  });
+const addCategory = async (within) =>
+  (await import("./hub-edit.js")).addCategory(within === undefined ? undefined : idOf(within));
+
+// What happened in the last hour, as two small plots below the hub: commands, and links that came up or broke.
+
+const ACTIVITY_SECONDS = 20;
+const HEIGHT = 16;
+const STEP = 2;
+
+/** A bar for each minute, upwards from `base`, or downwards with a negative `height`. @param {number[]} numbers @param {number} most @param {number} base @param {number} height */
+const bars = (numbers, most, base, height) =>
+  numbers
+    .map((count, at) => {
+      // One is seen beside a thousand.
+      const size = count && Math.sign(height) * Math.max(1, Math.abs((height * count) / most));
+      return size ? `M${at * STEP} ${base}h${STEP - 0.5}v${-size}h${0.5 - STEP}z` : "";
+    })
+    .join("");
+
+const sum = (/** @type {number[]} */ numbers) => numbers.reduce((all, one) => all + one, 0);
+
+/** @param {{said: string, base: number, children?: any}} props */
+const Plot = ({ said, base, children }) => html`
+  <svg class="plot" role="img" aria-label=${said} viewBox=${`0 0 ${60 * STEP} ${HEIGHT}`} width=${60 * STEP} height=${HEIGHT}>
+    <title>${said}</title>
+    <path class="ground" d=${`M0 ${base}h${60 * STEP}`} />
+    ${children}
+  </svg>
+`;
+
+function Activity() {
+  const isShown = can("daemon.status");
+  const { answer } = useAnswer(
+    async () => (isShown ? (await call("/daemon/status", {}, { quiet: true })).activity : null),
+    [isShown],
+    { every: () => isShown && ACTIVITY_SECONDS },
+  );
+  return useMemo(() => answer && html`<${Plots} ...${answer} />`, [answer]);
 }
 
-/** A connection, and all that can be done with it. @param {{one: Connection}} props */
-function Details({ one }) {
-  useStore();
-  const info = infoOf(one.connection);
-  const type = store.types.get(one.type);
-  const state = stateOf(one.connection);
-  const shells = store.shells.get(one.connection) ?? [];
-  const tunnel = store.tunnels.get(one.connection);
-  const isUntold = shells.some((shell) => shell.state === "busy" && !shell.running);
-  useEffect(() => {
-    if (isUntold && can("shell.list")) readShells(one.connection).catch(failed);
-  }, [isUntold]);
-  const commands = commandsOn(one).sort((a, b) => rankOf(a) - rankOf(b));
-  const own = commands.filter((command) => !AT_END.has(command));
-  const atEnd = commands.filter((command) => AT_END.has(command));
-  const button = (/** @type {import("../core/palette.js").Command} */ command, /** @type {string} */ look) =>
-    html`<button key=${command.name} class=${look} onClick=${() => run(command, one.connection)}>${command.name}</button>`;
+/** @param {import("../contract.d.ts").Activity} props */
+function Plots({ commands, linksUp, linksLost }) {
+  const most = Math.max(1, ...commands);
+  const links = Math.max(1, ...linksUp, ...linksLost);
+  const middle = HEIGHT / 2;
+  const [all, up, lost] = [commands, linksUp, linksLost].map(sum);
+  const last = commands[commands.length - 1];
   return html`
-    <aside class="details" aria-label=${text(one.name.join("/"))}>
-      <header>
-        <div><h2>${text(one.name[one.name.length - 1])}</h2><p class="note">${text([...one.category, ...one.name.slice(0, -1)].join(" / "))}</p></div>
-        <a class="button close" href="#/hub" aria-label="Close">×</a>
-      </header>
-      <p><${State} kind=${state.kind} word=${state.word || "not connected"} /></p>
-      <div class="does">${own.map((command, index) => button(command, index === 0 ? "primary" : ""))}</div>
-      <dl>
-        <div><dt>Type</dt><dd>${text(one.type)} <small>${type?.description ?? "No installed plugin offers this type."}</small></dd></div>
-        ${
-          info &&
-          described(info.rawData, type?.schema).map(
-            (fact) => html`<div key=${fact.name}><dt>${fact.name}</dt>
-          <dd class=${fact.isSecret ? "note" : "mono"}>${fact.connection && store.connections.has(fact.connection) ? html`<a href=${address("hub", fact.connection)}>${text(fact.said)}</a>` : text(fact.said)}</dd></div>`,
-          )
-        }
-        ${info && html`<div><dt>Labels</dt><dd><${Labels} connection=${one.connection} /></dd></div>`}
-        ${info && html`<div><dt>Last used</dt><dd>${ago(info.lastUsed)}</dd></div><div><dt>Changed</dt><dd>${ago(info.lastModified)}</dd></div>`}
-        <div><dt>Id</dt><dd class="mono id">${one.connection}</dd></div>
-      </dl>
-      ${
-        tunnel &&
-        html`<h3>Tunnel</h3><dl><div><dt>Listens at</dt><dd class="mono">${text(tunnel.address ?? "–")}</dd></div>
-        <div><dt>Streams</dt><dd>${tunnel.streams}</dd></div>${tunnel.lastError && html`<div><dt>Last error</dt><dd>${text(tunnel.lastError.message)}</dd></div>`}</dl>`
-      }
-      ${
-        shells.length > 0 &&
-        html`<h3>Shells</h3><ul class="shells">${shells.map(
-          (
-            shell,
-          ) => html`<li key=${shell.connection + (shell.session ?? "")}><${State} kind=${shell.state === "idle" ? "up" : shell.state} word=${shell.running ? text(shell.running.command).slice(0, 80) : shell.state} />
-          <span class="note">${text(shell.session ?? (shell.connection === one.connection ? "own shell" : nameOf(shell.connection)))} · ${ago(shell.since)}</span></li>`,
-        )}</ul>`
-      }
-      <div class="does last">${atEnd.map((command) => button(command, "quiet"))}</div>
-    </aside>
+    <div class="plots">
+      <span>Commands a minute <${Plot} base=${HEIGHT} said=${`Commands in the last hour: ${all}, at most ${Math.max(...commands)} a minute`}>
+        <path class="commands" d=${bars(commands, most, HEIGHT, HEIGHT)} /><//> <b>${last.toLocaleString("en")}</b></span>
+      <span>Links <${Plot} base=${middle} said=${`Links in the last hour: ${up} up, ${lost} lost`}>
+        <path class="up" d=${bars(linksUp, links, middle, middle)} /><path class="lost" d=${bars(linksLost, links, middle, -middle)} /><//>
+        <b>${up.toLocaleString("en")}</b> up, <b>${lost.toLocaleString("en")}</b> lost in an hour</span>
+    </div>
   `;
 }
 
-/** Starts the shell, which is what a test of a connection is. @param {string} connection */
-async function connect(connection) {
-  const began = performance.now();
-  const shell = await call("/shell/start", { connection });
-  await refresh("shells");
-  toast(
-    `${text(nameOf(connection))} answers: ${text(shell.osName)}, after ${Math.round(performance.now() - began)} ms.`,
-  );
-}
-
-/** @param {string} connection */
-async function disconnect(connection) {
-  await call("/shell/stop", { connection, all: true });
-  store.links.delete(connection);
-  await refresh("shells");
-}
-
-/** @param {string} connection */
-async function look(connection) {
-  const { added, gone, skipped } = await call("/connection/refresh", { connection });
-  if (added.length) await refresh("connections");
-  const found = [
-    added.length && `${counted(added.length, "system")} new`,
-    gone.length && `${counted(gone.length, "system")} gone`,
-    skipped.length && `${skipped.length} skipped`,
-  ];
-  toast(`${text(nameOf(connection))}: ${found.filter(Boolean).join(", ") || "nothing new inside"}.`);
-}
-
-/** @param {boolean} state */
-const toggled = (state) => async (/** @type {string} */ connection) => {
-  await call("/connection/toggle", { connection, state });
-  await Promise.all([can("tunnel.query") && refresh("tunnels"), can("shell.list") && refresh("shells")]);
-  toast(`${text(nameOf(connection))} is ${state ? "started" : "stopped"}.`, {
-    undo: () => toggled(!state)(connection),
-  });
-};
-
-/** @param {string} connection */
-async function removeConnection(connection) {
-  const one = /** @type {Connection} */ (store.connections.get(connection));
-  const below = [...store.connections.values()].filter(
-    (other) => other !== one && other.folded.startsWith(`${one.folded}/`),
-  );
-  const named = below.slice(0, MOST_NAMED).map((other) => html`<li class="mono">${text(qualified(other))}</li>`);
-  const isMeant = await confirm({
-    title: `Remove ${text(one.name.join("/"))}?`,
-    text: html`
-      <p>What is stored of it goes, with its secrets and its list of jobs. This cannot be undone.</p>
-      ${below.length > 0 && html`<p>With it:</p><ul>${named}${below.length > MOST_NAMED && html`<li>and ${below.length - MOST_NAMED} more</li>`}</ul>`}
-    `,
-    yes: below.length ? `Remove ${below.length + 1}` : "Remove",
-    danger: true,
-  });
-  if (!isMeant) return;
-  await call("/connection/apply", { remove: [connection] });
-  await refresh("connections");
-  go("#/hub", { replace: true });
-  toast(`${text(one.name.join("/"))} is removed.`);
-}
-
-/** @param {string} connection */
-async function forgetKey(connection) {
-  const { keys } = await call("/hostkey/forget", { connection });
-  toast(
-    keys.length
-      ? keys
-          .map((/** @type {any} */ one) =>
-            one.kept ? `${text(one.key)} stays: ${text(one.kept)}` : `${text(one.key)} is forgotten.`,
-          )
-          .join("\n")
-      : "No key of this host was known.",
-  );
-}
-
-const isShell = (/** @type {Connection} */ one) => one.usageCategory === "shell";
-const isTunnel = (/** @type {Connection} */ one) => one.usageCategory === "tunnel";
-const isUp = (/** @type {Connection} */ one) => store.shells.has(one.connection);
-const isOpenTunnel = (/** @type {Connection} */ one) =>
-  isTunnel(one) && (store.tunnels.get(one.connection)?.wanted ?? false);
-const isSwitched = (/** @type {Connection} */ one) => store.types.get(one.type)?.toggled ?? false;
-
-const on = /** @type {const} */ ("connection");
-/** @type {import("../core/palette.js").Command[]} */
-const FIRST = [
-  {
-    name: "Connect",
-    hint: "log in, and say how long that took",
-    on,
-    actions: ["shell.start"],
-    fits: (one) => isShell(one) && !isUp(one),
-    run: connect,
-  },
-  {
-    name: "Disconnect",
-    hint: "end its shells",
-    on,
-    actions: ["shell.stop"],
-    fits: (one) => isShell(one) && isUp(one),
-    run: disconnect,
-  },
-  {
-    name: "Open the tunnel",
-    on,
-    actions: ["connection.toggle"],
-    fits: (one) => isTunnel(one) && !isOpenTunnel(one),
-    run: toggled(true),
-  },
-  { name: "Close the tunnel", on, actions: ["connection.toggle"], fits: isOpenTunnel, run: toggled(false) },
-  {
-    name: "Start",
-    hint: "start the system itself",
-    on,
-    actions: ["connection.toggle"],
-    fits: isSwitched,
-    run: toggled(true),
-  },
-  {
-    name: "Stop",
-    hint: "stop the system itself",
-    on,
-    actions: ["connection.toggle"],
-    fits: isSwitched,
-    run: toggled(false),
-  },
-  {
-    name: "Look inside",
-    hint: "find containers and other systems",
-    on,
-    actions: ["connection.refresh"],
-    fits: (one) => isShell(one) || one.usageCategory === "group",
-    run: look,
-  },
-];
-/** @type {import("../core/palette.js").Command[]} */
-const LAST = [
-  { name: "Edit", on, actions: ["connection.update", "connection.info"], fits: () => true, run: editConnection },
-  { name: "Forget the host key", on, actions: ["hostkey.forget"], fits: (one) => one.type === "ssh", run: forgetKey },
-  { name: "Remove", on, actions: ["connection.apply"], fits: (one) => one.connection !== LOCAL, run: removeConnection },
-];
-/** What is offered first, in whatever order the views were loaded. */
-const OFFERED = ["Open a terminal", "Open files", "Run a command", "Start a job"];
-/** @param {import("../core/palette.js").Command} command */
-const rankOf = (command) =>
-  HUB.has(command) ? OFFERED.length + 1 : (OFFERED.indexOf(command.name) + OFFERED.length + 1) % (OFFERED.length + 1);
-const AT_END = new Set(LAST);
-const HUB = new Set([...FIRST, ...LAST]);
-for (const command of HUB) register(command);
 register({ name: "Add a connection", key: "n", actions: ["connection.add"], run: () => addConnection() });
 register({ name: "Import connections", actions: ["connection.apply"], run: openImport });
 register({ name: "New category", actions: ["category.add"], run: () => addCategory() });
 
-export default { component: Hub };
+export default { hub: { component: Hub } };

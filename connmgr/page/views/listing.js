@@ -1,35 +1,36 @@
-// What the views of work have in common: a list with one thing beside it, and what programs printed.
+// What the views have in common: a list with one thing beside it, what programs printed, and the choice of a machine.
 
-import { address, go } from "../core/router.js";
-import { counted, Fault, hooks, html, lines, Rows, State, text, useNarrow, Waiting } from "../core/ui.js";
-
-const { useEffect, useLayoutEffect, useReducer, useRef, useState } = hooks;
+import { address, go } from "../core/navigate.js";
+import { can, matching, qualified, useChoice, useStore } from "../core/store.js";
+import {
+  confirm,
+  counted,
+  doing,
+  Facts,
+  Fault,
+  html,
+  lines,
+  Rows,
+  State,
+  text,
+  useEffect,
+  useLayoutEffect,
+  useNarrow,
+  useReducer,
+  useRef,
+  useState,
+  Waiting,
+} from "../core/ui.js";
 
 /** Names that stand before "and so many more". */
 export const MOST_NAMED = 5;
 const MOST_SHOWN = 20_000;
-
-/**
- * Asks again so many seconds after an answer has come, while that is of use and the page is seen.
- * @param {() => void} again @param {number} seconds @param {unknown} answer @param {boolean} isOf
- */
-export function useEvery(again, seconds, answer, isOf) {
-  useEffect(() => {
-    if (!isOf) return;
-    const timer = setTimeout(() => {
-      if (!document.hidden) return again();
-      document.addEventListener("visibilitychange", again, { once: true });
-    }, seconds * 1000);
-    return () => {
-      clearTimeout(timer);
-      document.removeEventListener("visibilitychange", again);
-    };
-  }, [answer, isOf]);
-}
+/** Columns that have room beside a thing's details. */
+const MOST_BESIDE = 3;
 
 /** Renders the calling component again every so many seconds, while that is of use. @param {number} seconds @param {boolean} [isOf] */
 export function useTick(seconds, isOf = true) {
-  const [, tick] = useReducer((/** @type {number} */ count) => count + 1, 0);
+  const [, tick] = useReducer((count) => count + 1, 0);
   useEffect(() => {
     if (!isOf) return;
     const timer = setInterval(tick, seconds * 1000);
@@ -37,12 +38,9 @@ export function useTick(seconds, isOf = true) {
   }, [seconds, isOf]);
 }
 
-/** How long something took, or takes. @param {string} from @param {string | null} [to] */
+/** @param {string} from @param {string | null} [to] */
 export function took(from, to) {
-  const seconds = Math.max(
-    0,
-    Math.round(((to ? new Date(to).getTime() : Date.now()) - new Date(from).getTime()) / 1000),
-  );
+  const seconds = Math.max(0, Math.round(((to ? Date.parse(to) : Date.now()) - Date.parse(from)) / 1000));
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
@@ -51,10 +49,13 @@ export function took(from, to) {
 /** As the API wants it: `3`, or `"5%"`. @param {string} given */
 export const numberOrShare = (given) => (/^\s*\d+\s*$/.test(given) ? Number(given) : given.trim());
 
-/** A number of bytes, in the units of conditions: `1.5 GiB`. @param {number} count */
-export function bytes(count) {
-  const power = Math.min(4, Math.floor(Math.log2(Math.max(count, 1)) / 10));
-  return `${(count / 1024 ** power).toLocaleString("en", { maximumFractionDigits: 1 })} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+/** A number of bytes: in the units of conditions, `1.5 GiB`, or in those of files, whose base is 1000. @param {number} count */
+export function bytes(count, base = 1024) {
+  let [value, power] = [count, 0];
+  for (; value >= base - 0.5 && power < 5; power += 1) value /= base;
+  const unit = ["", "k", "M", "G", "T", "P"][power];
+  const said = value.toLocaleString("en", { maximumFractionDigits: value < 100 ? 1 : 0 });
+  return `${said} ${base === 1000 || !unit ? unit : `${unit.toUpperCase()}i`}B`;
 }
 
 const COLOURS = /\x1b\[[\d;:]*m/g;
@@ -69,67 +70,106 @@ export function Printed({ label, children }) {
   useLayoutEffect(() => {
     if (frame.current && isAtEnd.current) frame.current.scrollTop = frame.current.scrollHeight;
   });
-  return html`<pre class="printed" tabindex="0" role="region" aria-label=${label} ref=${frame} onScroll=${(
-    /** @type {any} */ event,
-  ) => {
+  return html`<pre class="printed" tabindex="0" role="region" aria-label=${label} ref=${frame} onScroll=${(event) => {
     const { scrollTop, scrollHeight, clientHeight } = event.currentTarget;
     isAtEnd.current = scrollTop + clientHeight >= scrollHeight - 4;
   }}>${children}</pre>`;
 }
 
-/** Columns that have room beside a thing's details. */
-const MOST_BESIDE = 3;
+/** A column: its head, its width, and what it shows of a thing. @template T @typedef {[head: string, width: string, cell: (item: T) => any]} Column */
 
 /**
- * A list, and beside it the thing that the address names. `columns` are pairs of a head and a width; on a phone the
- * row has a name and a state.
- * @param {{view: string, title: string, items?: any[], error?: Error, again: () => void, keyOf: (item: any) => string, columns: [string, string][], row: (item: any, isNarrow: boolean) => any, one?: any, details: (one: any) => any, empty: any, tools?: any, filters?: any, reading: string}} props
+ * A list, and beside it the thing that the address names by its member `id`. On a phone a row has the columns `narrow`
+ * alone, or what that makes of a thing. `suffix` is what addresses end in.
+ * @param {{view: string, title?: string, id: string, path: string[], items?: any[], one?: any, error?: Error, again: () => void, columns: Column<any>[], narrow?: number[] | ((item: any) => any), details: (one: any) => any, empty: any, tools?: any, filters?: any, suffix?: string, onEnd?: () => void}} props
  */
 export function Listing({
   view,
-  title,
+  title = view[0].toUpperCase() + view.slice(1),
+  id,
+  path,
   items,
+  one = items?.find((item) => `${item[id]}` === path[0]),
   error,
   again,
-  keyOf,
   columns,
-  row,
-  one,
+  narrow = [1, 0],
   details,
   empty,
   tools,
   filters,
-  reading,
+  suffix = "",
+  onEnd,
 }) {
   const isNarrow = useNarrow();
-  const heads = one ? columns.slice(0, MOST_BESIDE) : columns;
+  const shown = one ? columns.slice(0, MOST_BESIDE) : columns;
+  const row = (/** @type {any} */ item) =>
+    !isNarrow
+      ? shown.map(([, , cell]) => cell(item))
+      : typeof narrow === "function"
+        ? narrow(item)
+        : narrow.map((index) => columns[index][2](item));
+  const widths = isNarrow ? "minmax(0, 1fr) auto" : shown.map(([, width]) => width).join(" ");
   return html`
-    <div class=${`view table work ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "minmax(0, 1fr) auto" : heads.map(([, width]) => width).join(" ") }}>
+    <div class=${one ? "view table with-one" : "view table"} style=${{ "--columns": widths }}>
       <header><h1>${title}</h1>${tools}</header>
       ${filters}
       <div class="split">
         <section class="aside-list">
           ${error && html`<${Fault} error=${error} again=${again} />`}
-          ${!items && !error && html`<${Waiting} reason=${reading} />`}
-          ${items && !items.length && empty}
+          ${!items && !error && html`<${Waiting} reason=${`Reading the ${title.toLowerCase()}`} />`}
           ${
-            items &&
-            items.length > 0 &&
-            html`${!isNarrow && html`<div class="columns" aria-hidden="true">${heads.map(([head]) => html`<span>${head}</span>`)}</div>`}
-            <${Rows} items=${items} label=${title} keyOf=${keyOf} row=${(/** @type {any} */ item) => row(item, isNarrow)}
-              classOf=${(/** @type {any} */ item) => (item === one ? "chosen" : "")}
-              open=${(/** @type {any} */ item) => go(item === one ? `#/${view}` : address(view, keyOf(item)))} />`
+            items?.length
+              ? html`${!isNarrow && html`<div class="columns" aria-hidden="true">${shown.map(([head]) => html`<span>${head}</span>`)}</div>`}
+            <${Rows} items=${items} label=${title} keyOf=${(item) => `${item[id]}`} onEnd=${onEnd}
+              row=${row} classOf=${(item) => (item === one ? "chosen" : "")}
+              open=${(item) => go((item === one ? `#/${view}` : address(view, `${item[id]}`)) + suffix)} />`
+              : items && empty
           }
         </section>
         ${
           one &&
-          html`<aside class="details" key=${keyOf(one)} aria-label=${title}>
-          <a class="button close" href=${`#/${view}`} aria-label="Close">×</a>${details(one)}</aside>`
+          html`<aside class="details" key=${one[id]} aria-label=${title}>
+          <a class="button close" href=${`#/${view}${suffix}`} aria-label="Close">×</a>${details(one)}</aside>`
         }
       </div>
     </div>
   `;
 }
+
+/**
+ * What can be done: names, each with the action of the API that it needs, the work, and the look of its button.
+ * @typedef {[name: string, action: string, work: () => unknown, look?: string] | false | null | undefined} Deed
+ * @param {{deeds: Deed[], children?: any}} props
+ */
+export const Deeds = ({ deeds, children }) => html`
+  <div class="does">${children}${deeds.map((one) => one && can(one[1]) && html`<button key=${one[0]} class=${one[3]} onClick=${doing(one[2])}>${one[0]}</button>`)}</div>
+`;
+
+/**
+ * One thing, in the pane beside its list: its name, its state, what can be done, what `children` show of it, and facts.
+ * @param {{title: unknown, note?: any, state?: {kind: string, word: string}, deeds?: Deed[], facts: [string, any][], children?: any}} props
+ */
+export const Details = ({ title, note, state, deeds = [], facts, children }) => html`
+  <header><div><h2>${text(title)}</h2>${note && html`<p class="note">${note}</p>`}</div></header>
+  ${state && html`<p><${State} ...${state} /></p>`}
+  ${deeds.some((one) => one && can(one[1])) && html`<${Deeds} deeds=${deeds} />`}
+  ${children}
+  <${Facts} facts=${facts} />
+`;
+
+/** Asks before what has no way back; whether it was done. @param {string} title @param {any} said @param {string} yes @param {() => unknown} work */
+export async function forGood(title, said, yes, work) {
+  const is = await confirm({ title, text: html`${said} This cannot be undone.`, yes, danger: true });
+  if (is) await work();
+  return is;
+}
+
+/** What a list is narrowed by; on a phone it would be all that one sees. @param {{label: string, isOpen?: boolean, children?: any}} props */
+export const Filters = ({ label, isOpen, children }) =>
+  useNarrow()
+    ? html`<details class="narrow" open=${isOpen}><summary>${label}</summary>${children}</details>`
+    : children;
 
 /**
  * What machines with an equal outcome printed. `line` is one of their lines, of `/shell/broadcast` or of a run.
@@ -159,6 +199,51 @@ export function Group({ names, line }) {
   `;
 }
 
-/** Facts in two columns; without those that are null. @param {{facts: [string, any][]}} props */
-export const Facts = ({ facts }) =>
-  html`<dl>${facts.filter(([, said]) => said !== null && said !== undefined).map(([name, said]) => html`<div key=${name}><dt>${name}</dt><dd>${said}</dd></div>`)}</dl>`;
+const MOST_CHOICES = 8;
+
+/** @param {{label: string, choose: (connection: string) => void}} props */
+export function Chooser({ label, choose }) {
+  const [wanted, want] = useState("");
+  const [at, move] = useState(0);
+  useStore();
+  const found = wanted
+    ? matching(wanted)
+        .filter((one) => one.usageCategory === "shell")
+        .slice(0, MOST_CHOICES)
+    : [];
+  const open = (/** @type {any} */ one) => {
+    want("");
+    choose(one.connection);
+  };
+  const choice = useChoice(() => found.length && open(found[Math.min(at, found.length - 1)]));
+  /** @param {KeyboardEvent} event */
+  const onKeyDown = (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (by && found.length) {
+      event.preventDefault();
+      move((at + by + found.length) % found.length);
+    } else if (event.key === "Enter") choice.make();
+    else if (event.key === "Escape") {
+      want("");
+      choice.forget();
+    }
+  };
+  return html`
+    <div class="choice">
+      <input type="search" role="combobox" aria-label=${label} aria-expanded=${found.length > 0} aria-controls="choices"
+        aria-activedescendant=${found.length ? `choice-${at}` : undefined} autocomplete="off" placeholder=${label} value=${wanted}
+        onKeyDown=${onKeyDown} onInput=${(event) => {
+          want(event.target.value);
+          move(0);
+          choice.forget();
+        }} />
+      <ul id="choices" role="listbox" aria-label="Machines" hidden=${!found.length}>
+        ${found.map(
+          (one, index) => html`
+            <li key=${one.connection} id=${`choice-${index}`} role="option" aria-selected=${index === at} onClick=${() => open(one)}>${text(qualified(one))}</li>
+          `,
+        )}
+      </ul>
+    </div>
+  `;
+}

@@ -1,12 +1,10 @@
 // Recordings of terminals: listed, searched, replayed at any speed from any point, and exported as asciicasts.
 
-import { call } from "../core/api.js";
-import { useRoute } from "../core/router.js";
+import { call, fetched } from "../core/api.js";
+import { useRoute } from "../core/navigate.js";
 import { nameOf, useStore } from "../core/store.js";
-import { ago, failed, text } from "../core/ui.js";
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
-import { size } from "./files-names.js";
-import { fetched } from "./raw.js";
+import { ago, failed, html, text, useEffect, useLayoutEffect, useRef, useState } from "../core/ui.js";
+import { bytes } from "./listing.js";
 import { drawFast, loadXterm, themeOf, xtermOptions } from "./terminal-session.js";
 
 const SPEEDS = [0.5, 1, 2, 4, 8, 16];
@@ -48,7 +46,7 @@ function List() {
       <h1 class="unseen">Recordings</h1>
       <form class="chooser" role="search" onSubmit=${search}>
         <input type="search" aria-label="Find in what terminals printed" placeholder="Find in what was printed …" value=${wanted}
-          onInput=${(/** @type {any} */ event) => want(event.target.value)} />
+          onInput=${(event) => want(event.target.value)} />
         <button>Find</button>
       </form>
       ${lines && html`<${Lines} lines=${lines} named=${named} />`}
@@ -65,7 +63,7 @@ function List() {
                 <td class="mono">${one.locked ? "locked" : text(one.command ?? "shell")}</td>
                 <td>${ago(one.began)}</td>
                 <td>${one.active ? "still runs" : clock(one.seconds ?? 0)}</td>
-                <td>${size(one.size)}</td>
+                <td>${bytes(one.size, 1000)}</td>
                 <td class="actions">${!one.locked && html`<button class="quiet" onClick=${() => store(one.recording)}>Export</button>`}</td>
               </tr>
             `,
@@ -110,7 +108,7 @@ function clock(seconds) {
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
-/** Stores a recording as a file of the browser. @param {string} id */
+/** @param {string} id */
 async function store(id) {
   try {
     const response = await fetched("/recording/read", { recording: id });
@@ -137,7 +135,6 @@ export function parse(content) {
   return { command: command ?? "shell", columns: term.cols, rows: term.rows, events, length: time };
 }
 
-/** Plays a cast on an xterm. */
 class Player {
   /** @param {any} term @param {Cast} cast @param {() => void} changed */
   constructor(term, cast, changed) {
@@ -166,7 +163,7 @@ class Player {
     cancelAnimationFrame(this._frame);
   }
 
-  /** Shows the screen of a moment. @param {number} time */
+  /** @param {number} time */
   seek(time) {
     if (time < this.now || !this._next) {
       this.term.reset();
@@ -272,9 +269,9 @@ function Replay({ id, from }) {
           <div class="tools" role="toolbar" aria-label="Replay">
             <button class="primary" title="Space" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}</button>
             <input type="range" min="0" max=${player.cast.length} step="0.1" value=${player.now} aria-label="Moment"
-              aria-valuetext=${clock(player.now)} onInput=${(/** @type {any} */ event) => player.seek(Number(event.target.value))} />
+              aria-valuetext=${clock(player.now)} onInput=${(event) => player.seek(Number(event.target.value))} />
             <span class="clock">${clock(player.now)} / ${clock(player.cast.length)}</span>
-            <select aria-label="Speed" onChange=${(/** @type {any} */ event) => {
+            <select aria-label="Speed" onChange=${(event) => {
               player.speed = Number(event.target.value);
             }}>
               ${SPEEDS.map((speed) => html`<option value=${speed} selected=${speed === player.speed}>${speed}×</option>`)}
@@ -318,11 +315,11 @@ function Find({ id, player }) {
   return html`
     <form class="find" role="search" onSubmit=${search}>
       <input type="search" aria-label="Find in this recording" placeholder="Find" required value=${wanted}
-        onInput=${(/** @type {any} */ event) => want(event.target.value)} />
+        onInput=${(event) => want(event.target.value)} />
       <button class="quiet">Next</button>
       <span aria-live="polite">${answer && (answer.matches.length ? `${at + 1} of ${answer.matches.length}${answer.complete ? "" : "+"}` : "none")}</span>
     </form>
   `;
 }
 
-export default { component: Recordings };
+export default { recordings: { component: Recordings } };

@@ -1,30 +1,31 @@
-// Runs: commands on many machines that the daemon keeps and goes on with; each target as a cell, and what they printed.
+// Runs: commands on many machines that the daemon keeps and goes on with; and the schedules that begin them.
 
 import { call } from "../core/api.js";
-import { on } from "../core/events.js";
-import { address, go } from "../core/router.js";
-import { can, useStore } from "../core/store.js";
+import { form } from "../core/forms.js";
+import { isPattern, search } from "../core/names.js";
+import { address, go, register } from "../core/navigate.js";
+import { can, nameOf, store, useStore } from "../core/store.js";
 import {
   ago,
-  confirm,
   counted,
   doing,
   Empty,
   exact,
   Fault,
-  hooks,
   html,
   lines,
   State,
   text,
+  toast,
   useAnswer,
+  useMemo,
+  useState,
 } from "../core/ui.js";
-import { Facts, Group, Listing, took, useEvery } from "./listing.js";
+import { Details, forGood, Group, Listing, numberOrShare, took } from "./listing.js";
 
-const { useLayoutEffect, useState } = hooks;
+// Runs: commands on many machines that the daemon keeps and goes on with; each target as a cell, and what they printed.
 
-/** @typedef {import("../contract.d.ts").RunInfo} Info */
-/** @typedef {import("../contract.d.ts").RunGroup} Outcome */
+/** @typedef {import("../contract.d.ts").RunInfo} RunInfo */
 
 const UNDER_WAY = ["pending", "running", "waiting", "paused", "stopping"];
 const KINDS = /** @type {Record<string, string>} */ ({ done: "up", failed: "lost", stopped: "off" });
@@ -32,57 +33,70 @@ const RETRIED = ["failed", "unreachable", "unknown", "stopped"];
 const LIST_SECONDS = 3;
 const RUN_SECONDS = 1;
 const MOST_GROUPS = 20;
-/** Characters of a target's output that are shown beside its cell. */
 const MOST_PRINTED = 4000;
 
-const isUnderWay = (/** @type {Info} */ run) => UNDER_WAY.includes(run.state);
-const stateOf = (/** @type {Info} */ run) => ({ kind: KINDS[run.state] ?? "busy", word: run.state });
-const gistOf = (/** @type {any} */ command) =>
-  Array.isArray(command) ? command.join(" ") : (command ?? "(not to be seen)");
+const isUnderWay = (/** @type {RunInfo} */ run) => UNDER_WAY.includes(run.state);
+/** @param {string} state of a run */
+export const stateOfRun = (state) => ({ kind: KINDS[state] ?? "busy", word: state });
+/** What runs, of a run or of a request for one. @param {any} run */
+const gistOf = ({ command, argv, saved, script }) =>
+  (argv ?? (Array.isArray(command) ? command : undefined))?.join(" ") ??
+  command ??
+  saved?.name ??
+  script?.text ??
+  "(not to be seen)";
 
-/** How many targets are in each state, without those in which none is. @param {Info} run */
+/** How many targets are in each state, without those in which none is. @param {RunInfo} run */
 const said = ({ counts }) =>
   Object.entries(counts)
     .filter(([, count]) => count)
     .map(([state, count]) => `${count.toLocaleString("en")} ${state}`)
     .join(", ");
 
+/** @type {import("./listing.js").Column<RunInfo>[]} */
+const RUN_COLUMNS = [
+  ["State", "7rem", (run) => html`<${State} ...${stateOfRun(run.state)} />`],
+  [
+    "What",
+    "minmax(0, 2fr)",
+    (run) => html`<span class=${run.name ? "" : "mono"}>${text(run.name ?? gistOf(run))}</span>`,
+  ],
+  ["Targets", "minmax(0, 1.5fr)", (run) => html`<span>${said(run)}</span>`],
+  ["Took", "6rem", (run) => html`<span class="number">${run.began && took(run.began, run.ended)}</span>`],
+  ["Begun", "6rem", (run) => html`<span class="note">${ago(run.submitted)}</span>`],
+];
+
 /** @param {{path: string[]}} props */
 function Runs({ path }) {
-  const {
-    answer: runs,
-    error,
-    again,
-  } = useAnswer(async () => /** @type {Info[]} */ ((await call("/run/query")).runs), []);
-  useLayoutEffect(() => on("run", again), []);
-  useEvery(again, LIST_SECONDS, runs, Boolean(runs?.some(isUnderWay)));
+  const { answer, error, again } = useAnswer(() => call("/run/query"), [], {
+    kind: "run",
+    every: (found) => found?.runs.some(isUnderWay) && LIST_SECONDS,
+  });
+  const runs = answer?.runs;
   const begin = html`<a class="button" href="#/run">Run a command</a>`;
-  return html`<${Listing} view="runs" title="Runs" items=${runs} error=${error} again=${again} reading="Reading the runs" keyOf=${(/** @type {Info} */ run) => run.run}
-    one=${runs && path[0] ? (runs.find((run) => run.run === path[0]) ?? { run: path[0] }) : undefined} details=${(/** @type {Info} */ run) => html`<${Details} id=${run.run} />`} tools=${runs?.length ? begin : null}
-    columns=${[["State", "7rem"], ["What", "minmax(0, 2fr)"], ["Targets", "minmax(0, 1.5fr)"], ["Took", "6rem"], ["Begun", "6rem"]]}
-    row=${(/** @type {Info} */ run, /** @type {boolean} */ isNarrow) => {
-      const state = html`<${State} ...${stateOf(run)} />`;
-      const gist = html`<span class=${run.name ? "" : "mono"}>${text(run.name ?? gistOf(run.command))}</span>`;
-      return isNarrow
-        ? html`${gist}${state}`
-        : html`${state}${gist}<span>${said(run)}</span><span class="number">${run.began && took(run.began, run.ended)}</span><span class="note">${ago(run.submitted)}</span>`;
-    }}
+  return html`<${Listing} view="runs" id="run" ...${{ path, error, again }} items=${runs} columns=${RUN_COLUMNS} tools=${runs?.length && begin}
+    one=${runs && path[0] && (runs.find(({ run }) => run === path[0]) ?? { run: path[0] })} details=${(one) => html`<${RunDetails} id=${one.run} />`}
     empty=${html`<${Empty} title="No runs yet"><p>A run is a command on many machines that goes on without this page: in waves, and with a stop when too much fails.
       Choose the machines, and <em>Keep it as a run</em>.</p><p>${begin}</p><//>`} />`;
 }
 
 /** @param {{id: string}} props */
-function Details({ id }) {
+function RunDetails({ id }) {
   useStore();
-  const { answer, error, again } = useAnswer(() => call("/run/info", { run: id, cells: true }, { quiet: true }), [id]);
-  const run = /** @type {Info | undefined} */ (answer);
+  const {
+    answer: run,
+    error,
+    again,
+  } = useAnswer(() => call("/run/info", { run: id, cells: true }, { quiet: true }), [id], {
+    kind: "run",
+    about: id,
+    every: (found) => (!found || isUnderWay(found)) && RUN_SECONDS,
+  });
   const isOn = !run || isUnderWay(run);
-  useLayoutEffect(() => on("run", (event) => (event.kind === "stream" || event.id === id) && again()), [id]);
-  useEvery(again, RUN_SECONDS, answer, isOn);
   const [at, choose] = useState(-1);
   const [turn, show] = useState(0);
   const isShown = !isOn || turn > 0;
-  const found = useAnswer(
+  const printed = useAnswer(
     async () => (isShown ? await call("/run/output", { run: id, limit: MOST_GROUPS }) : null),
     [id, turn, isOn],
   );
@@ -91,46 +105,35 @@ function Details({ id }) {
       at < 0 ? null : (await call("/run/targets", { run: id, offset: at, limit: 1, output: MOST_PRINTED })).targets[0],
     [id, at, run?.cells?.[at]],
   );
-  if (!run) return error ? html`<${Fault} error=${error} again=${again} />` : null;
-  const does = (/** @type {string} */ what, /** @type {object} */ more = {}) =>
-    doing(async () => {
+  if (!run) return error && html`<${Fault} error=${error} again=${again} />`;
+  const does =
+    (/** @type {string} */ what, /** @type {object} */ more = {}) =>
+    async () => {
       await call(`/run/${what}`, { run: id, ...more });
       again();
-    });
-  const left = RETRIED.reduce((sum, state) => sum + run.counts[state], 0);
-  const retry = doing(async () => go(address("runs", (await call("/run/retry", { run: id })).run)));
-  const remove = doing(async () => {
-    const question = {
-      title: "Remove this run?",
-      text: "What its targets printed goes with it. This cannot be undone.",
-      yes: "Remove",
-      danger: true,
     };
-    if (!(await confirm(question))) return;
-    await call("/run/remove", { run: id });
-    go("#/runs");
-  });
-  const ended = run.targets - run.counts.waiting - run.counts.starting;
-  return html`
-    <header><div><h2>${text(run.name ?? "Run")}</h2><p class="note">on ${counted(run.targets, "machine")}, ${exact(run.submitted)}</p></div></header>
-    <pre class="printed">${lines(gistOf(run.command))}</pre>
-    <p class="does"><${State} ...${stateOf(run)} /> <span class="note">${run.began && took(run.began, run.ended)}${run.state === "running" && run.left ? `, ${Math.ceil(run.left)} s left at this rate` : ""}</span>
-      ${run.state === "running" && can("run.pause") && html`<button onClick=${does("pause")}>Pause</button>`}
-      ${["paused", "waiting"].includes(run.state) && can("run.resume") && html`<button class="primary" onClick=${does("resume")}>${run.state === "waiting" ? "Begin the next wave" : "Resume"}</button>`}
-      ${
-        isOn &&
-        can("run.stop") &&
-        html`${run.state !== "stopping" && html`<button onClick=${does("stop")}>Stop</button>`}<button onClick=${does("stop", { kill: true })}>Stop and kill</button>`
-      }
-      ${!isOn && left > 0 && can("run.retry") && html`<button class="primary" onClick=${retry}>Retry the ${left.toLocaleString("en")} without success</button>`}
-      ${!isOn && can("run.remove") && html`<button onClick=${remove}>Remove</button>`}</p>
-    ${error && html`<${Fault} error=${error} again=${again} />`}
-    ${run.reason && html`<p class=${run.state === "failed" ? "fault" : "note"}>${lines(run.reason)}</p>`}
-    ${isOn && html`<progress max=${run.targets} value=${ended} aria-label="Targets that have ended"></progress>`}
-    <${Field} run=${run} at=${at} choose=${choose} />
-    ${target.error && html`<${Fault} error=${target.error} />`}
-    ${target.answer && html`<${Group} names=${[text(target.answer.name ?? target.answer.connection)]} line=${target.answer} />`}
-    <${Facts} facts=${[
+  const failures = RETRIED.reduce((sum, state) => sum + run.counts[state], 0);
+  const retry = async () => go(address("runs", (await call("/run/retry", { run: id })).run ?? ""));
+  const remove = () =>
+    forGood("Remove this run?", "What its targets printed goes with it.", "Remove", async () => {
+      await call("/run/remove", { run: id });
+      go("#/runs");
+    });
+  const { groups = [], total = 0 } = printed.answer ?? {};
+  return html`<${Details} title=${run.name ?? "Run"} note=${html`on ${counted(run.targets, "machine")}, ${exact(run.submitted)}`} state=${stateOfRun(run.state)}
+    deeds=${[
+      run.state === "running" && ["Pause", "run.pause", does("pause")],
+      run.state === "paused" && ["Resume", "run.resume", does("resume"), "primary"],
+      run.state === "waiting" && ["Begin the next wave", "run.resume", does("resume"), "primary"],
+      isOn && run.state !== "stopping" && ["Stop", "run.stop", does("stop")],
+      isOn && ["Stop and kill", "run.stop", does("stop", { kill: true })],
+      !isOn &&
+        failures > 0 && [`Retry the ${failures.toLocaleString("en")} without success`, "run.retry", retry, "primary"],
+      !isOn && ["Remove", "run.remove", remove],
+    ]}
+    facts=${[
+      ["Took", run.began && took(run.began, run.ended)],
+      ["Left at this rate", run.state === "running" && run.left ? `${Math.ceil(run.left)} s` : null],
       ["Wave", run.waves.length > 1 ? `${run.wave} of ${run.waves.length}` : null],
       [
         "Rate",
@@ -142,12 +145,19 @@ function Details({ id }) {
       ["Worked on by", run.daemons.length ? run.daemons.map(text).join(", ") : null],
       ["Retries", run.retryOf && html`<a href=${address("runs", run.retryOf)}>an earlier run</a>`],
       ["Id", html`<code>${id}</code>`],
-    ]} />
+    ]}>
+    <pre class="printed">${lines(gistOf(run))}</pre>
+    ${error && html`<${Fault} error=${error} again=${again} />`}
+    ${run.reason && html`<p class=${run.state === "failed" ? "fault" : "note"}>${lines(run.reason)}</p>`}
+    ${isOn && html`<progress max=${run.targets} value=${run.targets - run.counts.waiting - run.counts.starting} aria-label="Targets that have ended"></progress>`}
+    <${Field} run=${run} at=${at} choose=${choose} />
+    ${target.error && html`<${Fault} error=${target.error} />`}
+    ${target.answer && html`<${Group} names=${[text(target.answer.name ?? target.answer.connection)]} line=${target.answer} />`}
     ${isOn && html`<p><button onClick=${() => show(turn + 1)}>${turn ? "Read what they printed again" : "Show what they printed so far"}</button></p>`}
-    ${found.error && html`<${Fault} error=${found.error} again=${found.again} />`}
-    ${found.answer?.groups.map((/** @type {Outcome} */ one) => html`<${Group} key=${one.connections[0]} names=${one.names.map((name, index) => text(name ?? one.connections[index]))} line=${one} />`)}
-    ${found.answer?.total > found.answer?.groups.length && html`<p class="note">and ${counted(found.answer.total - found.answer.groups.length, "outcome")} more; <code>connmgr run output</code> prints all.</p>`}
-  `;
+    ${printed.error && html`<${Fault} error=${printed.error} again=${printed.again} />`}
+    ${groups.map((one) => html`<${Group} key=${one.connections[0]} names=${one.names.map((name, index) => text(name ?? one.connections[index]))} line=${one} />`)}
+    ${total > groups.length && html`<p class="note">and ${counted(total - groups.length, "outcome")} more; <code>connmgr run output</code> prints all.</p>`}
+  <//>`;
 }
 
 const FEWEST_COLUMNS = 24;
@@ -184,9 +194,9 @@ export function drawn(cells, waves) {
   return { columns, height: top - BETWEEN, paths, places };
 }
 
-/** @param {{run: Info, at: number, choose: (at: number) => void}} props */
+/** @param {{run: import("../contract.d.ts").RunInfo, at: number, choose: (at: number) => void}} props */
 function Field({ run, at, choose }) {
-  const { columns, height, paths, places } = hooks.useMemo(() => drawn(run.cells ?? "", run.waves), [run.cells]);
+  const { columns, height, paths, places } = useMemo(() => drawn(run.cells ?? "", run.waves), [run.cells]);
   const states = Object.keys(run.counts);
   const chosen = places.find(({ first, size }) => at >= first && at < first + size);
   /** @param {any} event */
@@ -216,4 +226,245 @@ function Field({ run, at, choose }) {
   `;
 }
 
-export default { component: Runs };
+// Schedules: runs that begin by themselves; when they do in the coming week, and how the last one went.
+
+/** @typedef {import("../contract.d.ts").ScheduleInfo} Schedule */
+
+const DAYS = 7;
+/** More firings of a schedule on one day are told by their number. */
+const MOST_A_DAY = 3;
+const MOST_TIMES = 1000;
+const SECONDS = /** @type {Record<string, number>} */ ({ s: 1, m: 60, h: 3600, d: 86400 });
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short" });
+
+/** @param {Schedule} one */
+const stateOf = ({ paused, overdue, next }) =>
+  paused !== null
+    ? { kind: "off", word: "paused" }
+    : overdue
+      ? { kind: "lost", word: "overdue" }
+      : next
+        ? { kind: "up", word: "active" }
+        : { kind: "off", word: "ended" };
+/** @param {Schedule} one */
+const timesOf = ({ cron, every, timezone }) => (cron ? `${cron} ${timezone}` : `every ${spelled(every ?? 0)}`);
+/** @param {number} seconds */
+function spelled(seconds) {
+  const [unit, size] = Object.entries(SECONDS).findLast(([, size]) => seconds % size === 0) ?? ["s", 1];
+  return `${seconds / size} ${unit}`;
+}
+/** @param {Schedule["run"]} run */
+const targetsOf = ({ connections, connectionFilter, categoryFilter, typeFilter, where }) =>
+  connections?.map(nameOf).join(", ") ??
+  [
+    connectionFilter,
+    categoryFilter && `in ${categoryFilter}`,
+    typeFilter && `of the type ${typeFilter}`,
+    where && `where ${where}`,
+  ]
+    .filter(Boolean)
+    .join(" ");
+
+/** @type {import("./listing.js").Column<Schedule>[]} */
+const SCHEDULE_COLUMNS = [
+  ["State", "6rem", (one) => html`<${State} ...${stateOf(one)} />`],
+  ["Name", "minmax(0, 1.5fr)", (one) => html`<span>${text(one.name)}</span>`],
+  ["When", "minmax(0, 1.5fr)", (one) => html`<span class="mono">${text(timesOf(one))}</span>`],
+  ["Next", "7rem", (one) => html`<span>${ago(one.next)}</span>`],
+  [
+    "Last run",
+    "7rem",
+    ({ lastState }) => html`<span>${lastState && html`<${State} ...${stateOfRun(lastState)} />`}</span>`,
+  ],
+];
+
+/** @param {{path: string[]}} props */
+function Schedules({ path }) {
+  useStore();
+  const { answer, error, again } = useAnswer(
+    async () => {
+      const { schedules } = await call("/schedule/query");
+      const firings = await Promise.all(
+        schedules.map(async ({ next, schedule }) =>
+          next ? (await call("/schedule/next", { schedule, count: MOST_TIMES })).times : [],
+        ),
+      );
+      return { schedules, firings };
+    },
+    [],
+    { kind: "schedule" },
+  );
+  const items = answer?.schedules;
+  const begin = can("schedule.add") && html`<button class="primary" onClick=${doing(add)}>Add a schedule</button>`;
+  return html`<${Listing} view="schedules" id="schedule" ...${{ path, items, error, again }} columns=${SCHEDULE_COLUMNS} tools=${items?.length && begin}
+    filters=${items?.length && html`<${Week} ...${answer} />`} details=${(one) => html`<${ScheduleDetails} one=${one} />`}
+    empty=${html`<${Empty} title="No schedules yet"><p>A schedule begins a run at each of its times: a backup each night, a check each quarter of an hour. The daemon keeps it; nothing is installed on the machines.</p><p>${begin}</p><//>`} />`;
+}
+
+/** @param {{schedules: Schedule[], firings: string[][]}} props */
+function Week({ schedules, firings }) {
+  const days = Array.from({ length: DAYS + 1 }, (_, index) => {
+    const day = new Date();
+    day.setHours(0, 0, 0, 0);
+    day.setDate(day.getDate() + index);
+    return day;
+  });
+  const starts = days.map((day) => day.getTime());
+  const end = starts[DAYS];
+  /** @type {{at: number, said: string, one: Schedule}[][]} */
+  const entries = days.slice(0, DAYS).map(() => []);
+  schedules.forEach((one, index) => {
+    const times = firings[index].map((time) => Date.parse(time));
+    const known = times.length < MOST_TIMES ? end : times[MOST_TIMES - 1];
+    for (let day = 0; day < DAYS; day += 1) {
+      const here = times.filter((time) => time >= starts[day] && time < starts[day + 1]);
+      const put = (/** @type {number} */ at, /** @type {string} */ said) => entries[day].push({ at, said, one });
+      // What is known may end within this day, or before it.
+      if (known < starts[day + 1]) put(here[0] ?? starts[day], "often");
+      else if (here.length > MOST_A_DAY) put(here[0], `${here.length} ×`);
+      else for (const time of here) put(time, CLOCK.format(time));
+    }
+  });
+  return html`<ol class="week" aria-label="The coming week">${entries.map(
+    (some, index) => html`<li key=${index}><h2>${index ? DAY.format(days[index]) : "Today"}</h2>
+      <ul>${some
+        .sort((first, second) => first.at - second.at)
+        .map(
+          ({ said, one }) =>
+            html`<li><span class="note">${said}</span> <a href=${address("schedules", one.schedule)}>${text(one.name)}</a></li>`,
+        )}</ul></li>`,
+  )}</ol>`;
+}
+
+/** @param {{one: Schedule}} props */
+function ScheduleDetails({ one }) {
+  const { schedule, run, notify } = one;
+  /** @type {(what: string) => () => Promise<any>} */
+  const does = (what) => () => call(`/schedule/${what}`, { schedule });
+  const pause = async () => {
+    await does("pause")();
+    toast(`${text(one.name)} is paused.`, { undo: does("resume") });
+  };
+  const remove = () =>
+    forGood(`Remove ${text(one.name)}?`, "Its runs stay.", "Remove", async () => {
+      await does("remove")();
+      go("#/schedules");
+    });
+  return html`<${Details} title=${one.name} note=${html`${text(timesOf(one))}${one.next && html`; next ${exact(one.next)}`}`} state=${stateOf(one)}
+    deeds=${[
+      ["Run it now", "schedule.trigger", async () => go(address("runs", (await does("trigger")()).run)), "primary"],
+      one.paused === null ? ["Pause", "schedule.pause", pause] : ["Resume", "schedule.resume", does("resume")],
+      ["Remove", "schedule.remove", remove],
+    ]}
+    facts=${[
+      ["On", text(targetsOf(run))],
+      ["Waves", run.waves?.join(", ")],
+      [
+        "Last run",
+        one.lastRun && html`<a href=${address("runs", one.lastRun)}>${text(one.lastState ?? "removed")}</a>`,
+      ],
+      ["Shifted by", one.jitter ? `up to ${spelled(one.jitter)}` : null],
+      ["While one is under way", Object.fromEntries(OVERLAP)[one.overlap]],
+      ["Times that were missed", Object.fromEntries(CATCH_UP)[one.catchUp]],
+      ["Left out", one.skipped ? counted(one.skipped, "time") : null],
+      ["Until", one.until && exact(one.until)],
+      ["Tells", notify && [notify.command?.join(" "), notify.webhook?.url].filter(Boolean).map(text).join(", ")],
+      ["Added by", one.token ? html`a token, <code>${one.token}</code>` : "the owner"],
+      ["Id", html`<code>${schedule}</code>`],
+    ]}>
+    ${one.paused && html`<p class="note">Paused: ${lines(one.paused)}</p>`}
+    ${one.lastError && html`<p class="fault">Its last time began no run: ${lines(one.lastError)}</p>`}
+    <pre class="printed">${lines(gistOf(run))}</pre>
+  <//>`;
+}
+
+const OVERLAP = [
+  ["skip", "the next time is left out"],
+  ["queue", "the next one waits"],
+];
+const CATCH_UP = [
+  ["latest", "are made up for once"],
+  ["all", "are all made up for"],
+  ["none", "are left out"],
+];
+
+/** What to run on: anew at each time for a pattern of names, as on the command line. @param {string} wanted @param {string} [where] */
+function selection(wanted, where) {
+  if (!wanted || wanted === "*") return { connectionFilter: "*", where };
+  if (isPattern(wanted) && !wanted.includes("/")) return { connectionFilter: `**/${wanted}`, where };
+  if (where) throw new Error("A condition goes with a pattern such as web*, and not with names.");
+  const machines = [...store.connections.values()].filter((one) => one.usageCategory === "shell");
+  const { exact } = search(wanted, machines);
+  if (!exact.length) throw new Error("No machine is called so.");
+  return { connections: exact.map((one) => one.connection) };
+}
+
+async function add() {
+  await form({
+    title: "Add a schedule",
+    required: ["name", "command", "when", "timezone"],
+    value: { timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
+    properties: {
+      name: {},
+      command: {},
+      on: {
+        title: "On the machines",
+        description: "A name, or a pattern such as web*, which is looked up anew each time.",
+      },
+      where: { description: "A condition on labels and facts, such as env=prod and os.id=debian." },
+      when: {
+        description: "Minute, hour, day, month and weekday, such as 30 2 * * *; or how often, such as 15m or 12h.",
+      },
+      timezone: { title: "Time zone" },
+      waves: { format: "words", description: "Up to how many targets each goes, such as 1, 10%, 100%." },
+      stopAfter: { title: "Stop after so many failures", description: "A number, or a share such as 5%." },
+      more: {
+        type: "object",
+        properties: {
+          overlap: { title: "While one is under way", choices: OVERLAP },
+          catchUp: { title: "Times that were missed", choices: CATCH_UP },
+          jitter: {
+            title: "Shift each time at random, by up to so many seconds",
+            type: "number",
+            minimum: 0,
+            maximum: 86400,
+          },
+          until: { format: "datetime-local" },
+          tell: {
+            type: "array",
+            title: "Tell a program of failures",
+            description: "Its path and arguments on the daemon's machine; it gets the notice as JSON.",
+          },
+        },
+      },
+    },
+    yes: "Add",
+    work: async ({ name, command, on = "", where, when, timezone, waves, stopAfter, more = {} }) => {
+      const { tell, until, ...others } = more;
+      const often = /^(\d+(?:\.\d+)?)\s*([smhd])$/.exec(when.trim());
+      const { schedule } = await call("/schedule/add", {
+        name,
+        timezone,
+        ...(often ? { every: Number(often[1]) * SECONDS[often[2]] } : { cron: when.trim() }),
+        ...others,
+        ...(until && { until: new Date(until).toISOString() }),
+        ...(tell && { notify: { command: tell } }),
+        run: {
+          ...selection(on.trim(), where?.trim() || undefined),
+          command,
+          waves: waves?.map(numberOrShare),
+          stopAfter: stopAfter && numberOrShare(stopAfter),
+        },
+      });
+      go(address("schedules", schedule));
+    },
+  });
+}
+
+register({ name: "Add a schedule", actions: ["schedule.add"], run: add });
+
+export default {
+  runs: { component: Runs },
+  schedules: { component: Schedules },
+};

@@ -1,25 +1,92 @@
 // Terminals: those that run, in tabs and panes, and the recordings of earlier ones. A terminal lives in the daemon; what
 // is here only shows it, so a reload, another browser or `connmgr shell --attach` finds it again.
 
-import { call } from "../core/api.js";
-import { on } from "../core/events.js";
-import { register } from "../core/palette.js";
-import { go, useRoute } from "../core/router.js";
+import { call, on } from "../core/api.js";
+import { go, register, useRoute } from "../core/navigate.js";
 import { latest, nameOf, useStore } from "../core/store.js";
-import { ago, confirm, failed, lines, text, toast } from "../core/ui.js";
-import { html, useLayoutEffect, useReducer, useRef, useState } from "../vendor/htm-preact.js";
-import { Chooser } from "./chooser.js";
+import {
+  ago,
+  confirm,
+  failed,
+  html,
+  lines,
+  text,
+  toast,
+  useLayoutEffect,
+  useReducer,
+  useRef,
+  useState,
+} from "../core/ui.js";
+import { Chooser } from "./listing.js";
 import { Session } from "./terminal-session.js";
-import { addressOf, MAX_PANES, opened, storedTabs, storeTabs, tabAt, without } from "./terminal-tabs.js";
 
 const FIRST_SIZE = { columns: 100, rows: 30 };
 
-/** @typedef {import("../contract.d.ts").TerminalInfo} TerminalInfo */
+// The tabs: which terminals are shown, and how they share the window. Kept by this window's sessionStorage, so that a
+// reload finds them again; another device finds the terminals in the list of those that run.
+
+const TABS = "connmgr.terminal.tabs";
+const MAX_PANES = 4;
+
+/** @typedef {{panes: string[], stacked: boolean}} Tab */
+
+/** @returns {Tab[]} */
+function storedTabs() {
+  try {
+    const stored = JSON.parse(sessionStorage.getItem(TABS) ?? "[]");
+    return stored.filter((/** @type {any} */ tab) => Array.isArray(tab?.panes) && tab.panes.length);
+  } catch {
+    return [];
+  }
+}
+
+/** @param {Tab[]} tabs */
+function storeTabs(tabs) {
+  sessionStorage.setItem(TABS, JSON.stringify(tabs));
+}
+
+/** The last part of a tab's address: ids side by side with commas, one below the other with semicolons. */
+function addressOf(/** @type {Tab} */ tab) {
+  return tab.panes.join(tab.stacked ? ";" : ",");
+}
+
+/** @param {string} address @returns {Tab} */
+function tabAt(address) {
+  const stacked = address.includes(";");
+  const ids = address.split(/[,;]/).filter((id) => /^[0-9a-f-]{36}$/.test(id));
+  return { panes: [...new Set(ids)].slice(0, MAX_PANES), stacked };
+}
+
+/**
+ * The tabs after an address was opened, and the index of its tab: an address of one terminal finds the tab in which it
+ * is; another layout of the same terminals replaces the one before.
+ * @param {Tab[]} tabs @param {Tab} opened @returns {{tabs: Tab[], index: number}}
+ */
+function opened(tabs, opened) {
+  if (!opened.panes.length) return { tabs, index: -1 };
+  const index = tabs.findIndex((tab) => opened.panes.some((id) => tab.panes.includes(id)));
+  if (index < 0) return { tabs: [...tabs, opened], index: tabs.length };
+  if (opened.panes.length === 1 || addressOf(tabs[index]) === addressOf(opened)) return { tabs, index };
+  const others = tabs.map((tab, each) =>
+    each === index ? opened : { ...tab, panes: tab.panes.filter((id) => !opened.panes.includes(id)) },
+  );
+  const left = others.filter((tab) => tab.panes.length);
+  return { tabs: left, index: left.indexOf(opened) };
+}
+
+/** @param {Tab[]} tabs @param {string} id @returns {Tab[]} */
+function without(tabs, id) {
+  return tabs
+    .map((tab) => ({ ...tab, panes: tab.panes.filter((each) => each !== id) }))
+    .filter((tab) => tab.panes.length);
+}
+
+// What this page shows of the terminals.
 
 /** @type {Map<string, Session>} */
 const sessions = new Map();
 let tabs = storedTabs();
-/** @type {Map<string, any>} */
+/** @type {Map<string, import("../contract.d.ts").TerminalInfo>} */
 let known = new Map();
 /** The terminal that was opened or chosen last: it has the keyboard. */
 let recent = "";
@@ -36,9 +103,8 @@ const host = {
   changed,
 };
 
-/** Renders again whatever changes here. */
 function useTerminals() {
-  const [, render] = useReducer((/** @type {number} */ count) => count + 1, 0);
+  const [, render] = useReducer((count) => count + 1, 0);
   useLayoutEffect(() => {
     const again = /** @type {() => void} */ (render);
     watchers.add(again);
@@ -48,11 +114,11 @@ function useTerminals() {
 
 const refresh = latest(async () => {
   const { terminals } = await call("/terminal/query", { connectionFilter: "*", categoryFilter: "*", typeFilter: "*" });
-  known = new Map(terminals.map((/** @type {any} */ one) => [one.terminal, one]));
+  known = new Map(terminals.map((one) => [one.terminal, one]));
   changed();
 });
 
-/** @param {import("./terminal-tabs.js").Tab[]} next */
+/** @param {Tab[]} next */
 function keep(next) {
   tabs = next;
   storeTabs(tabs);
@@ -129,7 +195,7 @@ function Terminals() {
   `;
 }
 
-/** @param {{tabs: import("./terminal-tabs.js").Tab[], index: number, address: string}} props */
+/** @param {{tabs: Tab[], index: number, address: string}} props */
 function Tabs({ tabs, index, address }) {
   const label = (/** @type {string} */ id) => {
     const info = known.get(id);
@@ -137,7 +203,7 @@ function Tabs({ tabs, index, address }) {
       sessions.get(id)?.title || (info ? (info.command ? words(info.command) : nameOf(info.connection)) : "terminal")
     );
   };
-  const leave = (/** @type {import("./terminal-tabs.js").Tab} */ tab) => {
+  const leave = (/** @type {Tab} */ tab) => {
     keep(tabs.filter((each) => each !== tab));
     go("#/terminal");
   };
@@ -171,7 +237,7 @@ function words(command) {
   return Array.isArray(command) ? command.join(" ") : command;
 }
 
-/** @param {{tab: import("./terminal-tabs.js").Tab}} props */
+/** @param {{tab: Tab}} props */
 function Panes({ tab }) {
   const [searching, search] = useState(/** @type {string | null} */ (null));
   const [here, move] = useState(tab.panes.includes(recent) ? recent : tab.panes[0]);
@@ -223,7 +289,7 @@ function split(id, stacked) {
   openTerminal(connection, { beside: id });
 }
 
-/** @param {import("./terminal-tabs.js").Tab} tab @param {number} by */
+/** @param {Tab} tab @param {number} by */
 function step(tab, by) {
   const index = tabs.findIndex((each) => addressOf(each) === addressOf(tab));
   const next = tabs[(index + by + tabs.length) % tabs.length];
@@ -310,8 +376,8 @@ function How({ id, session, leave }) {
   const info = known.get(id);
   const again = () => {
     keep(without(tabs, id));
-    const how = Array.isArray(info.command) ? { argv: info.command } : info.command ? { command: info.command } : {};
-    openTerminal(info.connection, how);
+    const { connection = "", command } = info ?? {};
+    openTerminal(connection, Array.isArray(command) ? { argv: command } : command ? { command } : {});
   };
   return html`
     <p class="how" role="status">
@@ -379,7 +445,7 @@ const KEYS = [
   ["~", "~"],
 ];
 
-/** The keys that a phone's keyboard lacks. @param {{session: Session}} props */
+/** @param {{session: Session}} props */
 function Keys({ session }) {
   // The keyboard of the phone stays only as long as the terminal has the focus.
   const hold = (/** @type {Event} */ event) => event.preventDefault();
@@ -401,7 +467,6 @@ function Keys({ session }) {
   `;
 }
 
-/** All terminals that run, and the way to another one. */
 function Overview() {
   const [record, keepRecord] = useState(false);
   const listed = [...known.values()].reverse();
@@ -414,7 +479,7 @@ function Overview() {
   return html`
     <div class="overview">
       <div class="chooser">
-        <${Chooser} label="Open a terminal on …" choose=${(/** @type {string} */ connection) => openTerminal(connection, record ? { record } : {})} />
+        <${Chooser} label="Open a terminal on …" choose=${(connection) => openTerminal(connection, record ? { record } : {})} />
         <label class="check"><input type="checkbox" checked=${record} onChange=${() => keepRecord(!record)} /> Record</label>
       </div>
       ${
@@ -458,7 +523,7 @@ register({
   name: "Open a terminal",
   actions: ["terminal.open"],
   on: "connection",
-  run: (/** @type {string} */ connection) => openTerminal(connection),
+  run: (connection) => openTerminal(connection),
 });
 
-export default { component: Terminals };
+export default { terminal: { component: Terminals } };

@@ -1,7 +1,8 @@
 // The vault: whether its users' secrets are open to this session, its users, and their ways back in.
 
 import { call } from "../core/api.js";
-import { register } from "../core/palette.js";
+import { form } from "../core/forms.js";
+import { register } from "../core/navigate.js";
 import { unlockVault } from "../core/remedies.js";
 import { can, store } from "../core/store.js";
 import {
@@ -10,10 +11,7 @@ import {
   counted,
   doing,
   Fault,
-  Form,
-  form,
   html,
-  Labeled,
   openDialog,
   State,
   text,
@@ -21,6 +19,8 @@ import {
   useAnswer,
   Waiting,
 } from "../core/ui.js";
+
+/** @typedef {import("../contract.d.ts").RecoveryKey} Recovery */
 
 const LEAST = 8;
 
@@ -42,31 +42,33 @@ function Vault() {
       await work();
       again();
     });
-  if (error)
-    return html`<div class="view"><header><h1>Vault</h1></header><${Fault} error=${error} again=${again} /></div>`;
-  if (!answer)
-    return html`<div class="view"><header><h1>Vault</h1></header><${Waiting} reason="Asking for the vault's state" /></div>`;
+  if (!answer || error)
+    return html`<div class="view"><header><h1>Vault</h1></header>
+      ${error ? html`<${Fault} error=${error} again=${again} />` : html`<${Waiting} reason="Asking for the vault's state" />`}</div>`;
   const { hasUsers, user, users, principals } = answer.status;
+  const { recoveries } = answer;
   const kind = !hasUsers || user ? "up" : "busy";
   const word = !hasUsers ? "open: it has no users" : user ? `unlocked by ${user}` : "locked";
+  /** @type {[name: string, isOffered: unknown, work: () => Promise<unknown>, look?: string][]} */
+  const deeds = [
+    ["Unlock", hasUsers && !user, () => unlockVault(), "primary"],
+    ["Lock", user, lock, "primary"],
+    ["Change the passphrase", user, () => changePassphrase(user ?? "")],
+    ["Use a recovery key", hasUsers && !user && can("vault.recovery.use"), useRecovery],
+    ["Add a user", can("vault.user.add") && (!hasUsers || user), () => addUser(hasUsers), hasUsers ? "" : "primary"],
+  ];
   return html`
     <div class="view">
-      <header><h1>Vault</h1>
-        ${hasUsers && !user && html`<button class="primary" onClick=${then(() => unlockVault())}>Unlock</button>`}
-        ${user && html`<button class="primary" onClick=${then(lock)}>Lock</button>`}
-        ${user && html`<button onClick=${then(() => changePassphrase(user))}>Change the passphrase</button>`}
-        ${hasUsers && !user && can("vault.recovery.use") && html`<button onClick=${then(useRecovery)}>Use a recovery key</button>`}
-        ${can("vault.user.add") && (!hasUsers || user) && html`<button class=${hasUsers ? "" : "primary"} onClick=${then(() => addUser(hasUsers))}>Add a user</button>`}
-      </header>
+      <header><h1>Vault</h1>${deeds.map(([name, isOffered, work, look]) => isOffered && html`<button key=${name} class=${look} onClick=${then(work)}>${name}</button>`)}</header>
       <div class="scroll prose">
         <section>
           <p><${State} kind=${kind} word=${word} /></p>
           <p>${
-            hasUsers
-              ? user
+            !hasUsers
+              ? "Secrets are sealed with the key of the daemon's machine: whoever may use this daemon may use them. With a user, they are sealed with a passphrase, too."
+              : user
                 ? "Secrets that were sealed to this user can be used by this session, until it is locked, idle for long, or ends."
                 : "Connections are in sight, and their secrets stay sealed: unlock to log in with stored passwords and keys."
-              : "Secrets are sealed with the key of the daemon's machine: whoever may use this daemon may use them. With a user, they are sealed with a passphrase, too."
           }</p>
           ${principals.length > 0 && html`<p class="note">This session opens what is sealed to ${principals.map(text).join(", ")}.</p>`}
         </section>
@@ -77,8 +79,8 @@ function Vault() {
             <table><caption>${counted(users.length, "user")}</caption>
               <tbody>${users.map(
                 (
-                  /** @type {string} */ one,
-                ) => html`<tr key=${one}><td>${text(one)}${one === user ? html` <span class="note">this session</span>` : ""}</td>
+                  one,
+                ) => html`<tr key=${one}><td>${text(one)}${one === user && html` <span class="note">this session</span>`}</td>
                 <td class="actions">${can("vault.user.remove") && html`<button class="quiet" onClick=${then(() => removeUser(one))}>Remove</button>`}</td></tr>`,
               )}</tbody></table>
           </section>`
@@ -88,10 +90,10 @@ function Vault() {
           can("vault.recovery.create") &&
           html`
           <section>
-            <table><caption>${answer.recoveries.length ? counted(answer.recoveries.length, "recovery key") : "No recovery key"}</caption>
-              <tbody>${answer.recoveries.map(
+            <table><caption>${recoveries.length ? counted(recoveries.length, "recovery key") : "No recovery key"}</caption>
+              <tbody>${recoveries.map(
                 (
-                  /** @type {Recovery} */ one,
+                  one,
                 ) => html`<tr key=${one.recovery}><td><code>${text(one.recovery)}</code> of ${text(one.user)}</td><td>${one.shares === 1 ? "on one paper" : `any ${one.threshold} of ${one.shares} papers`}</td>
                 <td>${one.used ? html`<span class="fault">used ${ago(one.used)}</span>` : html`made ${ago(one.created)}`}</td>
                 <td class="actions"><button class="quiet" onClick=${then(() => rotate(one))}>Replace</button>${user && html`<button class="quiet" onClick=${then(() => revoke(one))}>Revoke</button>`}</td></tr>`,
@@ -106,44 +108,39 @@ function Vault() {
   `;
 }
 
-const passphrase = {
-  name: "passphrase",
-  label: "Passphrase",
-  type: "password",
-  required: true,
-  autocomplete: "current-password",
-};
-const fresh = (/** @type {string} */ name, /** @type {string} */ label) => ({
-  name,
-  label,
-  type: "password",
-  required: true,
-  pattern: `.{${LEAST},}`,
-  hint: `At least ${LEAST} characters.`,
-  autocomplete: "new-password",
+const passphraseOf = (/** @type {string} */ user) => ({
+  passphrase: { format: "password", title: `Passphrase of ${text(user)}`, autocomplete: "current-password" },
 });
 
-/** @param {Record<string, string>} values @param {string} one */
-function requireSame(values, one) {
-  if (values[one] !== values.again) throw new Error("The two passphrases differ.");
+/** @param {string} name @param {string} title */
+const twice = (name, title) => ({
+  [name]: {
+    format: "password",
+    title,
+    pattern: `.{${LEAST},}`,
+    description: `At least ${LEAST} characters.`,
+    autocomplete: "new-password",
+  },
+  again: { format: "password", title: "The same again", autocomplete: "new-password" },
+});
+
+/** Sends what a form with a new passphrase has. @param {string} path @param {string} name of its field @param {Record<string, any>} values */
+function sent(path, name, { again, ...values }) {
+  if (values[name] !== again) throw new Error("The two passphrases differ.");
+  return call(path, values);
 }
 
 /** @param {boolean} hasUsers */
 const addUser = (hasUsers) =>
   form({
     title: "Add a vault user",
-    text: hasUsers
-      ? undefined
-      : "From then on secrets are sealed to users, and opened with a passphrase. Make a recovery key then: without one nobody can recover a forgotten passphrase.",
-    fields: [
-      { name: "user", label: "Name", required: true },
-      fresh("passphrase", "Passphrase"),
-      { ...fresh("again", "The same again"), hint: undefined },
-    ],
+    text:
+      !hasUsers &&
+      "From then on secrets are sealed to users, and opened with a passphrase. Make a recovery key then: without one nobody can recover a forgotten passphrase.",
+    properties: { user: { title: "Name" }, ...twice("passphrase", "Passphrase") },
     yes: "Add",
     work: async (values) => {
-      requireSame(values, "passphrase");
-      await call("/vault/user/add", { user: values.user, passphrase: values.passphrase });
+      await sent("/vault/user/add", "passphrase", values);
       toast(`${text(values.user)} is a user of the vault.`);
     },
   });
@@ -152,48 +149,37 @@ const addUser = (hasUsers) =>
 const changePassphrase = (user) =>
   form({
     title: `Change the passphrase of ${text(user)}`,
-    fields: [
-      { ...passphrase, label: "Present passphrase" },
-      fresh("newPassphrase", "New passphrase"),
-      { ...fresh("again", "The same again"), hint: undefined },
-    ],
+    properties: {
+      passphrase: { ...passphraseOf(user).passphrase, title: "Present passphrase" },
+      ...twice("newPassphrase", "New passphrase"),
+    },
     yes: "Change",
     work: async (values) => {
-      requireSame(values, "newPassphrase");
-      await call("/vault/user/passphrase", {
-        user,
-        passphrase: values.passphrase,
-        newPassphrase: values.newPassphrase,
-      });
+      await sent("/vault/user/passphrase", "newPassphrase", { user, ...values });
       toast("The passphrase is changed.");
     },
   });
 
 /** @param {string} user */
 async function removeUser(user) {
-  /** @type {any} */
-  let removed;
-  const given = await form({
+  const removed = await form({
     title: `Remove the user ${text(user)}?`,
     text: "Their passphrase permits it, and has secrets that only they can open sealed anew.",
-    fields: [{ ...passphrase, label: `Passphrase of ${text(user)}` }],
+    properties: passphraseOf(user),
     yes: "Remove",
-    work: async (values) => {
-      removed = await call("/vault/user/remove", { user, passphrase: values.passphrase });
-    },
+    work: (values) => call("/vault/user/remove", { user, ...values }),
   });
-  if (!given) return;
+  if (!removed) return;
+  const { connections, heir } = removed;
   await confirm({
     title: `${text(user)} is removed`,
-    text: `They could read the secrets of ${counted(removed.connections.length, "connection")}${removed.connections.length ? ": change these passwords and keys on their machines" : ""}.${removed.heir ? ` What only they could open is sealed to ${text(removed.heir)} now.` : ""}`,
+    text: `They could read the secrets of ${counted(connections.length, "connection")}${connections.length ? ": change these passwords and keys on their machines" : ""}.${heir ? ` What only they could open is sealed to ${text(heir)} now.` : ""}`,
     yes: "Close",
     no: "OK",
   });
 }
 
-/** @typedef {{recovery: string, user: string, shares: number, threshold: number, created: string, used: string | null}} Recovery */
-
-/** Shows the words of a new recovery key, which nobody can show again. @param {any} made */
+/** Shows the words of a new recovery key, which nobody can show again. @param {{recovery: string, user: string, threshold: number, shares: string[]}} made */
 const showWords = ({ recovery, user, threshold, shares }) =>
   openDialog(
     { title: `Recovery key ${text(recovery)} of ${text(user)}` },
@@ -201,7 +187,7 @@ const showWords = ({ recovery, user, threshold, shares }) =>
     <div class="body">
       <p>${shares.length === 1 ? "Write these words" : `Write each share on a paper of its own; any ${threshold} of ${shares.length} are the key. Write them`} down now:
       they are shown once. Keep them apart from this machine.</p>
-      ${shares.map((/** @type {string} */ words, /** @type {number} */ index) => html`<section key=${index}>${shares.length > 1 && html`<h3>Share ${index + 1}</h3>`}<p class="shown"><code>${text(words)}</code></p></section>`)}
+      ${shares.map((words, index) => html`<section key=${index}>${shares.length > 1 && html`<h3>Share ${index + 1}</h3>`}<p class="shown"><code>${text(words)}</code></p></section>`)}
     </div>
     <footer><button class="primary" autofocus onClick=${() => close()}>I have written them down</button></footer>
   `,
@@ -209,79 +195,58 @@ const showWords = ({ recovery, user, threshold, shares }) =>
 
 /** @param {string} user */
 async function makeRecovery(user) {
-  /** @type {any} */
-  let made;
-  await form({
+  const made = await form({
     title: `Make a recovery key for ${text(user)}`,
     text: "Several papers in several places protect against a thief of one, and against the loss of one.",
-    fields: [
-      passphrase,
-      { name: "shares", label: "Papers", value: "1", pattern: "[0-9]+", required: true },
-      { name: "threshold", label: "Of these are needed", value: "1", pattern: "[0-9]+", required: true },
-    ],
-    yes: "Make it",
-    work: async ({ passphrase, shares, threshold }) => {
-      const numbers = { shares: Number(shares), threshold: Number(threshold) };
-      made = await call("/vault/recovery/create", { user, passphrase, ...numbers });
+    properties: {
+      ...passphraseOf(user),
+      shares: { type: "integer", minimum: 1, title: "Papers" },
+      threshold: { type: "integer", minimum: 1, title: "Of these are needed" },
     },
+    value: { shares: 1, threshold: 1 },
+    yes: "Make it",
+    work: (values) => call("/vault/recovery/create", { user, ...values }),
   });
   if (made) await showWords(made);
 }
 
 /** @param {Recovery} key */
 async function rotate({ recovery, user }) {
-  /** @type {any} */
-  let made;
-  await form({
+  const made = await form({
     title: `Replace recovery key ${text(recovery)}`,
     text: "Its words open nothing from then on; others take their place.",
-    fields: [{ ...passphrase, label: `Passphrase of ${text(user)}` }],
+    properties: passphraseOf(user),
     yes: "Replace",
-    work: async (values) => {
-      made = await call("/vault/recovery/rotate", { recovery, passphrase: values.passphrase });
-    },
+    work: (values) => call("/vault/recovery/rotate", { recovery, ...values }),
   });
   if (made) await showWords(made);
 }
 
 /** @param {Recovery} key */
-async function revoke({ recovery, user }) {
-  const question = {
+const revoke = ({ recovery, user }) =>
+  confirm({
     title: `Revoke recovery key ${text(recovery)}?`,
     text: `Its words open nothing from then on. If ${text(user)} then forgets the passphrase, this key is no way back.`,
     yes: "Revoke",
     danger: true,
-  };
-  if (await confirm(question)) await call("/vault/recovery/revoke", { recovery });
-}
+  }).then((is) => is && call("/vault/recovery/revoke", { recovery }));
 
-/** Sets a new passphrase by the words of a recovery key. */
-async function useRecovery() {
-  await openDialog(
-    { title: "Set a new passphrase by a recovery key" },
-    (close) => html`
-    <${Form} yes="Set it" cancel=${() => close()} submit=${async (/** @type {HTMLFormElement} */ element) => {
-      const values = Object.fromEntries([...new FormData(element)].map(([name, value]) => [name, String(value)]));
-      requireSame(values, "newPassphrase");
-      const shares = values.shares
-        .split("\n")
-        .map((line) => line.trim())
-        .filter(Boolean);
-      const { user } = await call("/vault/recovery/use", { shares, newPassphrase: values.newPassphrase });
+const useRecovery = () =>
+  form({
+    title: "Set a new passphrase by a recovery key",
+    properties: {
+      shares: { type: "array", title: "Words", description: "Each share on a line of its own, in any order." },
+      ...twice("newPassphrase", "New passphrase"),
+    },
+    yes: "Set it",
+    work: async (values) => {
+      const shares = values.shares.map((/** @type {string} */ line) => line.trim()).filter(Boolean);
+      const { user } = await sent("/vault/recovery/use", "newPassphrase", { ...values, shares });
       toast(`${text(user)} has a new passphrase. Replace the recovery key: its words are valid still.`);
-      close();
-    }}>
-      <${Labeled} label="Words" hint="Each share on a line of its own, in any order.">${(/** @type {any} */ tied) => html`<textarea ...${tied} name="shares" rows="4" required spellcheck=${false} autocomplete="off"></textarea>`}<//>
-      ${[fresh("newPassphrase", "New passphrase"), { ...fresh("again", "The same again"), hint: undefined }].map(
-        ({ label, hint, ...field }) =>
-          html`<${Labeled} key=${field.name} label=${label} hint=${hint}>${(/** @type {any} */ tied) => html`<input ...${tied} ...${field} />`}<//>`,
-      )}
-    <//>
-  `,
-  );
-}
+    },
+  });
 
 register({ name: "Unlock the vault", actions: ["vault.unlock"], run: () => unlockVault() });
 register({ name: "Lock the vault", actions: ["vault.lock"], run: lock });
 
-export default { component: Vault };
+export default { vault: { component: Vault } };

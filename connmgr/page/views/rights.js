@@ -1,0 +1,448 @@
+// Rights: whom tokens let in, and what these ask for.
+
+import { call, on } from "../core/api.js";
+import { Fields, Form, form } from "../core/forms.js";
+import { address, go, register } from "../core/navigate.js";
+import { can, store } from "../core/store.js";
+import {
+  ago,
+  counted,
+  doing,
+  Empty,
+  exact,
+  Facts,
+  html,
+  labelOf,
+  lines,
+  openDialog,
+  State,
+  text,
+  toast,
+  useAnswer,
+  useEffect,
+  useLayoutEffect,
+  useState,
+} from "../core/ui.js";
+import { Deeds, Details, forGood, Listing, useTick } from "./listing.js";
+
+// Tokens: who else is let in, to what, and until when.
+
+/** @typedef {import("../contract.d.ts").TokenInfo} Token */
+
+const SCOPES = /** @type {Record<string, string>} */ ({
+  "connection.read": "See connections and categories",
+  "connection.write": "Add, change and remove connections",
+  "category.write": "Add and remove categories",
+  "shell.argv": "Run programs, without a shell",
+  "shell.any": "Run any command",
+  elevate: "Become another user by sudo",
+  job: "Start, watch and end jobs",
+  terminal: "Open and use terminals",
+  "fs.read": "Read files",
+  "fs.write": "Write, move and remove files",
+  tunnel: "Open tunnels and TCP streams",
+  "ssh.agent": "Use forwarded ssh-agents",
+  "ssh.certificate": "Set up logins by certificate",
+  "secret.decrypt": "Open sealed secrets",
+  "approval.decide": "Decide approvals",
+  "vault.admin": "Administer users, saved commands, the daemon",
+  "token.create": "Create tokens of no more rights",
+  "audit.read": "Read the audit log",
+  "metrics.read": "Read figures of the daemon",
+});
+
+const PRESETS = /** @type {[string, string[]][]} */ ([
+  ["Look only", ["connection.read", "fs.read", "audit.read"]],
+  ["Run programs", ["connection.read", "shell.argv", "job"]],
+  [
+    "Work on machines",
+    ["connection.read", "shell.argv", "shell.any", "job", "terminal", "fs.read", "fs.write", "tunnel"],
+  ],
+]);
+const LIVES = [
+  [3600, "1 hour"],
+  [28800, "8 hours"],
+  [86400, "1 day"],
+  [604800, "7 days"],
+  [2592000, "30 days"],
+  [7776000, "90 days"],
+];
+const FIRST = {
+  required: ["name", "expires"],
+  properties: {
+    name: { title: "For", maxLength: 200, examples: ["Whoever or whatever uses it"] },
+    expires: { title: "Valid for", choices: LIVES },
+  },
+};
+const ALL = { format: "words", examples: ["*"] };
+const PLACES = {
+  properties: {
+    connections: {
+      ...ALL,
+      title: "On the connections",
+      description: "Patterns for paths, such as web*; without one: all.",
+    },
+    readOnly: {
+      title: "It only looks",
+      type: "boolean",
+      default: false,
+      description: "Its commands run in a sandbox on the machine, and what would change something is refused.",
+    },
+  },
+};
+const LIMITS = {
+  properties: {
+    categories: { ...ALL, title: "In the categories" },
+    from: {
+      format: "words",
+      examples: ["any"],
+      title: "From the addresses",
+      description: "IP addresses and networks, such as 10.0.0.0/8.",
+    },
+    quotaPerDay: { type: "integer", minimum: 1, title: "Most requests a day" },
+    maxConcurrent: { type: "integer", minimum: 1, maximum: 10000, title: "Most requests at once" },
+    rules: {
+      format: "json",
+      description: "A list in JSON: what it allows, denies or asks approval for, as in the guide on rights.",
+    },
+    lendSecrets: {
+      type: "boolean",
+      default: false,
+      title: "Lend it the use of sealed secrets",
+      description: "As long as it is valid, and you stay unlocked.",
+    },
+  },
+};
+const TOKEN_KINDS = { valid: "up", expired: "off", revoked: "lost" };
+const stateOfToken = (/** @type {Token} */ { state }) => ({ kind: TOKEN_KINDS[state], word: state });
+
+/** Which machines a token reaches, in a few words. @param {Token} token */
+function whereOf({ connections = [], categories = [] }) {
+  const said = (/** @type {string[]} */ some) => (`${some}` === "*" ? "" : some.map(text).join(", "));
+  return [said(connections), said(categories) && `in ${said(categories)}`].filter(Boolean).join(" ") || "all";
+}
+
+/** @type {import("./listing.js").Column<Token>[]} */
+const TOKEN_COLUMNS = [
+  ["For", "minmax(0, 1.3fr)", (token) => html`<span>${text(token.name)}</span>`],
+  ["State", "6rem", (token) => html`<${State} ...${stateOfToken(token)} />`],
+  [
+    "Scopes",
+    "minmax(0, 2fr)",
+    ({ scopes }) => html`<span class="note">${scopes.map(text).join(", ") || "none"}</span>`,
+  ],
+  ["Machines", "minmax(0, 1fr)", (token) => html`<span class="note">${whereOf(token)}</span>`],
+  ["Last used", "6rem", (token) => html`<span class="note">${ago(token.lastUsed)}</span>`],
+  ["Expires", "6rem", (token) => html`<span class="note">${ago(token.expires)}</span>`],
+];
+
+/** @param {{path: string[]}} props */
+function Tokens({ path }) {
+  const { answer, error, again } = useAnswer(async () => (await call("/token/query")).tokens.reverse(), [], {
+    kind: "token",
+  });
+  const begin = html`<button class="primary" onClick=${doing(create)}>Create a token</button>`;
+  return html`<${Listing} view="tokens" id="id" ...${{ path, error, again }} items=${answer} columns=${TOKEN_COLUMNS} narrow=${[0, 1]} tools=${answer?.length && begin}
+    details=${(token) => html`<${TokenDetails} token=${token} again=${again} />`}
+    empty=${html`<${Empty} title="Nobody else is let in">
+      <p>A token gives a colleague, a script or an agent some rights, on some machines, for some time. It can be revoked at any moment.</p>
+      <p>${begin}</p><//>`} />`;
+}
+
+/** @param {{token: Token, again: () => void}} props */
+function TokenDetails({ token, again }) {
+  const { id, name, lent } = token;
+  const isValid = token.state === "valid";
+  const renew = async () => {
+    const { expires = token.expires } = await call("/token/renew", { id });
+    toast(`${text(name)} is valid until ${exact(expires)}.`);
+    again();
+  };
+  const revoke = async () => {
+    const said = "It ends at once, with the tokens that were created with it, and with their streams.";
+    if (await forGood(`Revoke ${text(name)}?`, said, "Revoke", () => call("/token/revoke", { id }))) again();
+  };
+  const lend = async () => {
+    if (lent) await call("/token/lend", { id, end: true });
+    else
+      await form({
+        title: `Lend ${text(name)} the use of sealed secrets`,
+        text: "Its requests then log in with passwords and keys that you have unlocked, and never see them.",
+        properties: { hours: { type: "number", minimum: 0 } },
+        value: { hours: 8 },
+        yes: "Lend",
+        work: ({ hours }) => call("/token/lend", { id, seconds: hours * 3600 }),
+      });
+    again();
+  };
+  return html`<${Details} title=${name} state=${stateOfToken(token)}
+    deeds=${[
+      isValid && ["Renew", "token.renew", renew],
+      isValid && [lent ? "End the loan" : "Lend secrets", "token.lend", lend],
+      isValid && ["Revoke", "token.revoke", revoke],
+      ["What it did", "audit.record", () => go(address("record", id))],
+    ]}
+    facts=${[
+      [
+        "Scopes",
+        token.scopes.map((scope) => html`<div><code>${text(scope)}</code> <small>${SCOPES[scope] ?? ""}</small></div>`),
+      ],
+      ["Only looks", token.readOnly ? "yes: its commands run in a sandbox, and changes are refused" : "no"],
+      ["Connections", html`<code>${token.connections?.map(text).join(", ")}</code>`],
+      ["Categories", html`<code>${token.categories?.map(text).join(", ")}</code>`],
+      ["Rules", token.rules?.length ? html`<code>${text(JSON.stringify(token.rules))}</code>` : "none"],
+      ["Requests today", `${token.usedToday}${token.quotaPerDay ? ` of ${token.quotaPerDay}` : ", no limit"}`],
+      ["At once", token.maxConcurrent ?? "no limit"],
+      ["From", token.from?.map(text).join(", ") ?? "any address"],
+      ["Created", exact(token.created)],
+      ["Expires", exact(token.expires)],
+      ["Last used", ago(token.lastUsed)],
+      ["Secrets", lent ? html`lent by ${text(lent.user)} until ${ago(lent.until)}` : "not lent"],
+      [
+        "Created by",
+        token.parent ? html`<a class="mono" href=${address("tokens", token.parent)}>${token.parent}</a>` : "the owner",
+      ],
+      ["Id", html`<code>${id}</code>`],
+    ]} />`;
+}
+
+async function create() {
+  const created = await openDialog(
+    { title: "Create a token", kind: "wide" },
+    (close) => html`<${Creation} close=${close} />`,
+  );
+  if (!created) return;
+  await openDialog(
+    { title: `The token for ${text(created.name)}` },
+    (close) => html`
+    <div class="body">
+      <p>It is shown this once, and stored nowhere. Give it to whoever it is for by a way that nobody else reads.</p>
+      <p class="shown"><code>${created.token}</code><button autofocus onClick=${doing(async () => {
+        await navigator.clipboard.writeText(created.token);
+        toast("Copied.");
+      })}>Copy</button></p>
+      <p class="note">In a file of mode 600, <code>connmgr --token-file FILE …</code> uses it; so does <code>connmgr --token-file FILE web</code>. It expires ${exact(created.expires)}.</p>
+    </div>
+    <footer><button class="primary" onClick=${() => close()}>I have it</button></footer>
+  `,
+  );
+  go(address("tokens", created.id));
+}
+
+/** @param {{close: (created?: any) => void}} props */
+function Creation({ close }) {
+  const own = store.me.scopes.includes("*") ? Object.keys(SCOPES) : store.me.scopes;
+  const [value, change] = useState(/** @type {Record<string, any>} */ ({ expires: 86400 }));
+  const [scopes, setScopes] = useState(() => new Set(PRESETS[0][1].filter((scope) => own.includes(scope))));
+  const toggle = (/** @type {string} */ scope) => {
+    const next = new Set(scopes);
+    if (!next.delete(scope)) next.add(scope);
+    setScopes(next);
+  };
+  const shared = { value, change, isWhole: true };
+  return html`
+    <${Form} yes="Create" cancel=${close} submit=${async () => close(await call("/token/create", { ...value, scopes: [...scopes] }))}>
+      <${Fields} ...${shared} schema=${FIRST} />
+      <fieldset><legend>It may</legend>
+        <p class="does">${PRESETS.map(([said, some]) => html`<button type="button" onClick=${() => setScopes(new Set(some.filter((scope) => own.includes(scope))))}>${said}</button>`)}
+          <span class="note">${counted(scopes.size, "scope")} chosen</span></p>
+        <div class="choices">${own.map(
+          (/** @type {string} */ scope) => html`
+          <label class="check" key=${scope}><input type="checkbox" checked=${scopes.has(scope)} onChange=${() => toggle(scope)} />
+          <span>${SCOPES[scope] ?? ""}<br /><small class="mono">${text(scope)}</small></span></label>`,
+        )}</div></fieldset>
+      <${Fields} ...${shared} schema=${PLACES} />
+      <details><summary>More limits</summary><${Fields} ...${shared} schema=${LIMITS} /></details>
+    <//>
+  `;
+}
+
+register({ name: "Create a token", actions: ["token.create"], run: create });
+
+// Approvals: what tokens ask for before it runs, and the decision of whoever may decide.
+
+/** @typedef {import("../contract.d.ts").ApprovalInfo} Approval */
+
+const APPROVAL_KINDS = /** @type {Record<string, string>} */ ({
+  pending: "busy",
+  once: "up",
+  granted: "up",
+  denied: "lost",
+});
+const STATES = Object.keys(APPROVAL_KINDS);
+const LASTING = /** @type {[string, number][]} */ ([
+  ["10 minutes", 600],
+  ["1 hour", 3600],
+  ["8 hours", 28800],
+  ["1 day", 86400],
+]);
+/** What is asked for most, in words; another action has its name. @type {Record<string, string>} */
+const DONE = {
+  "shell.exec": "run a command",
+  "shell.broadcast": "run a command on many machines",
+  "job.start": "start a job",
+  "run.start": "start a run",
+  "terminal.open": "open a terminal",
+  "fs.read": "read a file",
+  "fs.write": "write a file",
+  "fs.remove": "remove files",
+  "web.confirm": "use this daemon from a page",
+};
+const NOTICES = "connmgr.notices";
+const EXPIRY_SECONDS = 15;
+
+/** @param {string[]} states */
+function useApprovals(states) {
+  const { answer, ...found } = useAnswer(() => call("/approval/query", { states }, { quiet: true }), [], {
+    kind: "approval",
+  });
+  // No event tells of an expiry.
+  useTick(EXPIRY_SECONDS, Boolean(answer?.approvals.length));
+  return { ...found, approvals: answer?.approvals.filter((one) => Date.parse(one.expires) > Date.now()) };
+}
+
+/** How many wait; the title says so, too, and a notice of the desktop where somebody asked for that. */
+function useWaiting() {
+  const count = useApprovals(["pending"]).approvals?.length ?? 0;
+  useEffect(() => {
+    document.title = document.title.replace(/^(\(\d+\) )?/, count ? `(${count}) ` : "");
+  });
+  useLayoutEffect(
+    () =>
+      on("approval", (event) => {
+        if (event.change !== "requested" || !canNotify()) return;
+        // Without the command: a screen may be shared.
+        const notice = new Notification("connmgr", { body: "A token asks for an approval.", tag: event.id });
+        notice.onclick = () => {
+          focus();
+          go(address("approvals", event.id ?? ""));
+        };
+      }),
+    [],
+  );
+  return count;
+}
+
+const canNotify = () =>
+  "Notification" in window && Notification.permission === "granted" && localStorage.getItem(NOTICES) === "on";
+
+/** @type {import("./listing.js").Column<Approval>[]} */
+const APPROVAL_COLUMNS = [
+  ["State", "7rem", ({ state }) => html`<${State} kind=${APPROVAL_KINDS[state]} word=${state} />`],
+  ["By", "minmax(0, 1fr)", (one) => html`<span>${text(one.tokenName)}</span>`],
+  [
+    "What",
+    "minmax(0, 2.5fr)",
+    ({ asked: { argv, command, path, saved, action } }) =>
+      html`<span class="mono">${text(argv?.join(" ") ?? command ?? path ?? saved?.name ?? action)}</span>`,
+  ],
+  ["On", "minmax(0, 1.5fr)", ({ asked }) => html`<span>${text(asked.names?.join(", "))}</span>`],
+  ["Asked", "6rem", (one) => html`<span class="note">${ago(one.created)}</span>`],
+];
+
+const rank = (/** @type {Approval} */ one) => (one.state === "pending" ? 0 : 1);
+
+/** @param {{path: string[]}} props */
+function Approvals({ path }) {
+  const { approvals, error, again } = useApprovals(STATES);
+  const [isTold, setTold] = useState(canNotify);
+  const items = approvals?.sort((one, other) => rank(one) - rank(other));
+  const tell = doing(async () => {
+    if (!isTold && (await Notification.requestPermission()) !== "granted")
+      return toast("The browser does not let this page show notices; its settings for this page can.");
+    localStorage.setItem(NOTICES, isTold ? "off" : "on");
+    setTold(canNotify());
+  });
+  return html`<${Listing} view="approvals" id="approval" ...${{ path, items, error, again }} columns=${APPROVAL_COLUMNS} narrow=${[2, 0]}
+    tools=${"Notification" in window && html`<button aria-pressed=${isTold} onClick=${tell}>${isTold ? "Desktop notices: on" : "Notify me on the desktop"}</button>`}
+    details=${(one) => html`<${ApprovalDetails} one=${one} again=${again} />`}
+    empty=${html`<${Empty} title="Nothing waits for a decision"><p>A token whose rules say <code>ask</code> has its requests shown here before they run. Such a
+      token is made under <a href="#/tokens">Tokens</a>, with a rule like <code>{"effect": "ask"}</code>.</p><//>`} />`;
+}
+
+/** @param {{one: Approval, again: () => void}} props */
+function ApprovalDetails({ one, again }) {
+  const [seconds, last] = useState(LASTING[0][1]);
+  const { state, tokenName, pattern } = one;
+  const { action, connections = [], names = [], on: grounds = [], terminal, moved = [], ...rest } = one.asked;
+  const isPending = state === "pending";
+  const beyond = [...new Set(JSON.stringify(one.asked))].filter((character) => character > "\x7f").slice(0, 40);
+  const decide = (/** @type {string} */ decision) => async () => {
+    await call("/approval/decide", { approval: one.approval, decision, ...(decision === "grant" && { seconds }) });
+    toast(`${text(tokenName)} ${decision === "deny" ? "is told that it may not" : "may"}.`);
+    again();
+  };
+  /** @type {(name: string, decision: string, look?: string) => import("./listing.js").Deed} */
+  const deed = (name, decision, look) => [name, "approval.decide", decide(decision), look];
+  return html`<${Details} title=${`${text(tokenName)} asks to ${DONE[action] ?? text(action ?? "do something")}`}
+    note=${html`${ago(one.created)}; ${isPending ? "expires" : "lasts until"} ${exact(one.expires)}`} state=${{ kind: APPROVAL_KINDS[state], word: state }}
+    facts=${[["Id", html`<code>${one.approval}</code>`]]}>
+    ${moved.map((/** @type {string} */ change) => html`<p class="fault">Since it was asked before: ${lines(change)}</p>`)}
+    ${Object.entries(rest).map(([name, value]) => html`<section key=${name}><h3>${text(labelOf(name))}</h3><pre class="printed">${spelled(value)}</pre></section>`)}
+    ${
+      one.locked
+        ? html`<p class="fault">Its secrets are locked, so it is not shown, and this session cannot decide. <a href="#/vault">Unlock the vault</a></p>`
+        : connections.map((/** @type {string} */ id, /** @type {number} */ index) => {
+            const name = text(names[index] ?? id);
+            const ground = grounds.find((/** @type {any} */ found) => found.connection === id);
+            return html`<section key=${id}><h3>${store.connections.has(id) ? html`<a href=${address("hub", id)}>${name}</a>` : name}</h3>
+            ${ground && html`<${Facts} facts=${factsOf(ground)} />`}</section>`;
+          })
+    }
+    ${pattern && html`<section><h3>Or as a rule</h3><pre class="printed">${lines(pattern.words.join(" "))}</pre><p class="note">on ${text(pattern.names.join(", "))}, for ${pattern.seconds / 60} minutes; NAME is any service</p></section>`}
+    ${terminal !== undefined && html`<p>It ${terminal ? "gets a" : "gets no"} terminal.</p>`}
+    ${beyond.length > 0 && html`<p class="note">Characters that may look like others: ${beyond.map((one) => `${text(one)} U+${one.codePointAt(0)?.toString(16).toUpperCase().padStart(4, "0")}`).join(", ")}</p>`}
+    ${
+      !one.locked &&
+      html`
+      <${Deeds} deeds=${[
+        isPending && deed("Approve once", "once", "primary"),
+        pattern && state !== "granted" && deed(`Approve the pattern for ${pattern.seconds / 60} minutes`, "pattern"),
+        state !== "denied" && deed(isPending ? "Deny" : "Take it back", "deny", isPending ? "faint danger" : ""),
+      ]} />
+      ${
+        state !== "granted" &&
+        can("approval.decide") &&
+        html`<p class="joined"><button onClick=${doing(decide("grant"))}>Approve repeatedly for</button>
+        <select aria-label="How long" onChange=${(event) => last(Number(event.target.value))}>${LASTING.map(([said, value]) => html`<option value=${value} selected=${value === seconds}>${said}</option>`)}</select></p>`
+      }`
+    }
+  <//>`;
+}
+
+/** @param {any} ground @returns {[string, any][]} */
+const factsOf = ({ hosts = [], user, directory, variables = {}, otherVariables = [] }) => [
+  ["Host", text(hosts.join(", then ") || "the machine of the daemon")],
+  ["User", text(user ?? (hosts.length ? "of the login there" : "of the daemon"))],
+  ["Directory", directory === undefined ? null : text(directory ?? "where a new shell starts")],
+  .../** @type {[string, string][]} */ (
+    Object.entries(variables).map(([name, value]) => [text(name), value === null ? "no longer exported" : text(value)])
+  ),
+  ["Variables", otherVariables.length ? otherVariables.map(text).join(", ") : null],
+];
+
+/** A member of a request, each word in quotes. @param {any} value @returns {string} */
+const spelled = (value) =>
+  typeof value === "string"
+    ? lines(value)
+    : Array.isArray(value)
+      ? value.map((word) => text(JSON.stringify(word))).join("\n")
+      : Object.entries(value ?? {})
+          .map(([name, one]) => `${text(name)} = ${text(JSON.stringify(one))}`)
+          .join("\n") || text(value);
+
+register({
+  name: "Approve the oldest request",
+  hint: "show it, to decide",
+  actions: ["approval.query"],
+  run: async () => {
+    const [first] = (await call("/approval/query")).approvals;
+    if (first) go(address("approvals", first.approval));
+    else toast("No request waits.");
+  },
+});
+
+export default {
+  tokens: { component: Tokens },
+  approvals: { component: Approvals, badge: useWaiting },
+};
