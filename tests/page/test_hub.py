@@ -292,6 +292,22 @@ def test_the_palette_goes_to_machines_and_runs_commands(own_daemon: Daemon, visi
     page.get_by_role("heading", name="Audit").wait_for()
 
 
+CLOSED_BEFORE_A_KEY = """
+document.querySelector("dialog[open]").close();
+document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: "?", bubbles: true}));
+"""
+"""A field of a closed dialog keeps the focus until the next frame."""
+
+
+def test_a_key_pressed_as_a_dialog_closes_is_the_pages(own_daemon: Daemon, visitor: Visitor) -> None:
+    page = visitor.opened(own_daemon)
+    page.get_by_text("local machine", exact=True).wait_for()
+    page.keyboard.press("n")
+    page.get_by_role("dialog", name="Add a connection").get_by_label("Host", exact=True).focus()
+    page.evaluate(CLOSED_BEFORE_A_KEY)
+    page.get_by_role("dialog", name="Keys").wait_for()
+
+
 def test_what_others_change_is_shown(own_daemon: Daemon, visitor: Visitor) -> None:
     [id] = apply(own_daemon, machine("web1", "prod"))
     page = visitor.opened(own_daemon, "#/hub/prod/web1")

@@ -113,11 +113,9 @@ export function useKeys() {
         return;
       }
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-      if (
-        document.querySelector("dialog[open]") ||
-        target.closest("input, textarea, select, .xterm, [contenteditable]")
-      )
-        return;
+      if (document.querySelector("dialog[open]")) return;
+      // A field of a dialog that was closed just now has the focus until the next frame.
+      if (target.closest(":is(input, textarea, select, .xterm, [contenteditable]):not(dialog *)")) return;
       const chord = event.timeStamp - at < CHORD_MS && before ? `${before} ${event.key}` : event.key;
       at = event.timeStamp;
       before = event.key;
