@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 STRANGER = ""
 """The holder that stands for all clients that have not shown a valid token."""
@@ -142,16 +145,41 @@ class Pace:
                         del self._turns[name]
 
 
+LONGEST_TURN_SECONDS = 1.0
+OWNER_SECONDS = 0.02
+
+PIECE_ITEMS = 64
+"""Items of a list, each of which takes some microseconds, that are a piece of work."""
+
+AGAIN_SECONDS = 0.001
+"""Interval at which a thread that serves everybody looks whether one still computes for the owner."""
+
+
 class Rests:
     """The rests between pieces of a token's work in a thread that serves everybody, and so cannot wait itself.
 
     A rest is ``rest`` times the processor time of the piece, after the rests of all earlier pieces for that token; the
-    owner has none. Belongs to one thread.
+    owner has none. A piece does not begin while ``computing`` computes for the owner either, for ``owner`` seconds at
+    most. Belongs to one thread.
     """
 
-    def __init__(self, rest: float = REST) -> None:
-        self._rest = rest
+    def __init__(self, computing: Computing, rest: float = REST, owner: float = OWNER_SECONDS) -> None:
+        self._computing, self._rest, self._owner = computing, rest, owner
         self._free_at: dict[str, float] = {}
+        self._deferred_since: dict[str, float] = {}
+        self._deferred_until = 0.0
+
+    def before(self, holder: str | None) -> float:
+        """Return the seconds after which to ask again before a piece of work for ``holder``; 0 if it may begin now."""
+        if holder is None:
+            return 0.0
+        now = time.monotonic()
+        if not self._computing.serves_owner or now - self._deferred_since.get(holder, now) > self._owner:
+            self._deferred_since.pop(holder, None)
+            return 0.0
+        self._deferred_since.setdefault(holder, now)
+        self._deferred_until = now + AGAIN_SECONDS
+        return AGAIN_SECONDS
 
     def after(self, holder: str | None, used: float) -> float:
         """Return the seconds after which work for ``holder`` may go on, which has just ``used`` processor time."""
@@ -159,18 +187,18 @@ class Rests:
             return 0.0
         now = time.monotonic()
         self._free_at = {name: until for name, until in self._free_at.items() if until > now}
+        # Of a client that left meanwhile nobody asks again.
+        self._deferred_since = {
+            name: since for name, since in self._deferred_since.items() if now - since <= self._owner
+        }
         self._free_at[holder] = self._free_at.get(holder, now) + self._rest * used
         return self._free_at[holder] - now
 
     @property
     def are_due(self) -> bool:
-        """Whether anybody rests."""
+        """Whether anybody rests, or is deferred."""
         now = time.monotonic()
-        return any(until > now for until in self._free_at.values())
-
-
-LONGEST_TURN_SECONDS = 1.0
-OWNER_SECONDS = 0.02
+        return self._deferred_until > now or any(until > now for until in self._free_at.values())
 
 
 class Computing:
@@ -195,6 +223,11 @@ class Computing:
     def is_quiet(self) -> bool:
         """Whether nobody computes."""
         return not self._owners and not self._turns
+
+    @property
+    def serves_owner(self) -> bool:
+        """Whether one computes for the owner."""
+        return self._owners > 0
 
     def turn(self, holder: str | None) -> AbstractContextManager[None]:
         """Wait for the turn of ``holder``, and compute during the block; within another turn this does nothing."""
@@ -278,9 +311,18 @@ def give_way() -> None:
     A piece takes a millisecond at most. The owner's request takes the interpreter again after each call to the system,
     and each time would wait for a piece of whoever computes beside it.
     """
-    computation: _Computation | None = getattr(_thread, "turn", None)
+    # Within `waiting` too: what comes from a machine is computed there, in many threads at once.
+    computation: _Computation | None = getattr(_thread, "turn", None) or getattr(_thread, "interrupted", None)
     if computation is not None:
         computation.give_way()
+
+
+def in_pieces(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield ``items``, and let the owner's requests pass between some of them (:func:`give_way`)."""
+    for number, item in enumerate(items):
+        if not number % PIECE_ITEMS:
+            give_way()
+        yield item
 
 
 @contextmanager
@@ -291,7 +333,9 @@ def waiting() -> Iterator[None]:
         yield
         return
     computation.__exit__()
+    _thread.interrupted = computation
     try:
         yield
     finally:
+        _thread.interrupted = None
         computation.__enter__()

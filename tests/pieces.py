@@ -3,8 +3,8 @@
 Only processor time counts: a wait is no longer than what another thread has computed meanwhile. A thread that waits for
 a processor, behind other processes, sees long pieces too; so the shortest of several tries is the one to look at.
 
-``python -m tests.pieces FILE serve …`` runs a daemon that writes the longest piece to FILE, and begins anew where that
-is gone.
+``python -m tests.pieces FILE serve …`` runs a daemon that writes the longest piece to FILE while there is such a file,
+and begins anew with the next one. It watches nothing otherwise, since watching takes the interpreter too.
 """
 
 from __future__ import annotations
@@ -85,13 +85,16 @@ def _longest(work: Callable[[], object]) -> float:
 
 
 def _report(file: Path) -> None:
-    pieces, until = Pieces(), 0.0
     while True:
-        pieces.look()
-        if time.monotonic() > until:
+        pieces = Pieces()
+        while file.exists():
             until = time.monotonic() + WRITE_SECONDS
-            pieces.longest = pieces.longest if file.exists() else 0.0
-            file.write_text(str(pieces.longest))
+            while time.monotonic() < until:
+                pieces.look()
+            # Not by a new file: it may be gone by now.
+            with suppress(FileNotFoundError), file.open("r+") as report:
+                report.write(f"{pieces.longest:.9f}")
+        time.sleep(WRITE_SECONDS)
 
 
 if __name__ == "__main__":

@@ -211,6 +211,7 @@ def _text_pieces(output: bytes | bytearray) -> Iterator[bytes]:
     for start in range(0, end, _OUTPUT_PIECE):
         stop = min(start + _OUTPUT_PIECE, end)
         yield _escaped(decoder.decode(output[start:stop], final=stop == end))
+        give_way()
 
 
 def _escaped(text: str) -> bytes:
@@ -220,3 +221,4 @@ def _escaped(text: str) -> bytes:
 def _base64_pieces(output: bytes | bytearray) -> Iterator[bytes]:
     for start in range(0, len(output), _OUTPUT_PIECE):
         yield base64.b64encode(output[start : start + _OUTPUT_PIECE])
+        give_way()

@@ -19,7 +19,7 @@ from connmgr.api.json_pieces import PieceDecoder
 from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
 from connmgr.fs.bodies import ArrivingBody
-from connmgr.shares import REST
+from connmgr.shares import REST, give_way
 
 MAX_DEPTH = 32
 MAX_DIGITS = 400
@@ -220,8 +220,11 @@ def parse(body: bytes, most: int = MAX_VALUES, *, in_pieces: bool = False) -> di
 def _decoded(body: bytes) -> str:
     """Return a UTF-8 text; in pieces, because a single call over many megabytes stops all other threads meanwhile."""
     decoder = codecs.getincrementaldecoder("utf-8")()
+    pieces: list[str] = []
     try:
-        pieces = [decoder.decode(body[start : start + _PIECE]) for start in range(0, len(body), _PIECE)]
+        for start in range(0, len(body), _PIECE):
+            pieces.append(decoder.decode(body[start : start + _PIECE]))
+            give_way()
         return "".join((*pieces, decoder.decode(b"", final=True)))
     except UnicodeDecodeError:
         # Its position is the one in the piece.
@@ -233,8 +236,11 @@ def _has_more_values(body: bytes, most: int) -> bool:
 
     This builds none, and works in pieces: a single call over many megabytes would stop all other threads meanwhile.
     """
-    ends = range(_PIECE, len(body) + _PIECE, _PIECE)
-    if sum(body.count(mark, end - _PIECE, end) for mark in (b",", b"[", b"{") for end in ends) <= most:
+    marks = 0
+    for end in range(_PIECE, len(body) + _PIECE, _PIECE):
+        marks += sum(body.count(mark, end - _PIECE, end) for mark in (b",", b"[", b"{"))
+        give_way()
+    if marks <= most:
         return False
     # Content has commas and brackets too. Without escapes, each second quote ends a string.
     values = quotes = start = 0
@@ -248,6 +254,7 @@ def _has_more_values(body: bytes, most: int) -> bool:
         if values > most or quotes > 4 * most:
             return True
         start = end
+        give_way()
     return False
 
 

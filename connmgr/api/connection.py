@@ -69,6 +69,7 @@ from connmgr.plugin import Deadline, Toggled, Tunnel
 from connmgr.processes import connected_to_own
 from connmgr.rights.actions import Action, changes_what_others_need, lends_agent, toggles
 from connmgr.secrets.principals import Lending
+from connmgr.shares import in_pieces
 from connmgr.vault import Connection
 from connmgr.vault.batch import as_fields
 
@@ -115,7 +116,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
             type=connection.type,
             usage_category=usage.get(connection.type),
         )
-        for connection in listed
+        for connection in in_pieces(listed)
     ]
     return ConnectionQueryResponse(found=[connection.id for connection in listed], names=found)
 

@@ -31,7 +31,7 @@ from connmgr.daemon import parser
 from connmgr.daemon.departures import ClientCancellation, Departures, has_left
 from connmgr.daemon.parser import Bodies, RequestParser
 from connmgr.daemon.passing import PassingSocket
-from connmgr.daemon.process import LARGE_BLOCK_BYTES, collect_if_due
+from connmgr.daemon.process import LARGE_BLOCK_BYTES, Garbage
 from connmgr.errors import Busy, TransferFailed
 from connmgr.fs.bodies import ArrivingBody
 from connmgr.shares import STRANGER, Computing, Rests, waiting
@@ -74,6 +74,7 @@ class ChannelServer(Protocol):
     bodies: Bodies
     computing: Computing
     departures: Departures
+    garbage: Garbage
     keep_alive_threads: threading.BoundedSemaphore
     rests: Rests
     sender_of: Callable[[str], Caller | None]
@@ -231,7 +232,11 @@ class ClientChannel(HTTPChannel):
         return bool(self._lingering_until) or not (self.keeps_alive or self.requests or not super().readable())
 
     def handle_read(self) -> None:
-        holder, began = self.holder, time.thread_time()
+        holder = self.holder
+        if wait := self.server.rests.before(holder or None):
+            self.rests_until = time.monotonic() + wait
+            return
+        began = time.thread_time()
         self._read_once()
         rest = self.server.rests.after(holder or None, time.thread_time() - began)
         self.rests_until = time.monotonic() + rest if rest >= SHORTEST_REST_SECONDS else 0.0
@@ -288,7 +293,7 @@ class ClientChannel(HTTPChannel):
                 holder = self.holder
                 with self.server.computing.turn(holder):
                     answered = self._answer(self.requests[0])
-                collect_if_due(quiet=self.server.computing.is_quiet)
+                self.server.garbage.collect_if_due(quiet=self.server.computing.is_quiet)
                 if answered and (self.server.crowded(holder) or not (self.requests or self._next_arrives())):
                     break
         finally:

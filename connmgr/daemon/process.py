@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -136,22 +137,44 @@ COLLECT_AFTER = 10
 COLLECT_AT_LATEST = 50
 """After so many it does not wait for a moment in which nobody computes: 350,000 objects may be garbage by then."""
 
+COLLECT_IN_ANY_CASE = 500
+"""After so many it does not wait for the end of its rest either."""
+
+COLLECT_REST = 100.0
+"""Rest after a full collection, as a multiple of its time."""
+
 _NEVER = 1 << 30
 
 
 def collect_when_quiet() -> None:
-    """Leave full collections of garbage to :func:`collect_if_due`."""
+    """Leave full collections of garbage to :class:`Garbage`."""
     # A full collection stops the interpreter for a microsecond for each object. Python begins it where objects are
     # allocated, and so amid a request that holds many: one that describes 10,000 connections stopped all other requests
     # for 0.1 seconds at a time.
     gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
 
 
-def collect_if_due(*, quiet: bool) -> None:
-    """Collect all garbage if that is due, and nobody computes (``quiet``) or it has been due for long."""
-    due = gc.get_count()[2]
-    if due >= (COLLECT_AFTER if quiet else COLLECT_AT_LATEST):
+class Garbage:
+    """Collects all garbage from time to time. Safe to use from several threads.
+
+    Requests that allocate much make it due several times a second, although they leave no garbage: reference counts
+    free nearly all. So it takes at most a hundredth of the time, unless much has gathered meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._rests_until = 0.0
+
+    def collect_if_due(self, *, quiet: bool) -> None:
+        """Collect it if that is due, and nobody computes (``quiet``) or it has been due for long."""
+        due = gc.get_count()[2]
+        if due < (COLLECT_AFTER if quiet else COLLECT_AT_LATEST):
+            return
+        began = time.monotonic()
+        if began < self._rests_until and due < COLLECT_IN_ANY_CASE:
+            return
         gc.collect()
+        ended = time.monotonic()
+        self._rests_until = ended + COLLECT_REST * (ended - began)
 
 
 def notify_ready() -> None:

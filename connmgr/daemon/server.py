@@ -20,7 +20,7 @@ from connmgr.daemon.channel import RECEIVING_REST, ClientChannel, SuspendedChann
 from connmgr.daemon.departures import Departures
 from connmgr.daemon.parser import Bodies
 from connmgr.daemon.passing import PassingSocket
-from connmgr.daemon.process import collect_if_due
+from connmgr.daemon.process import Garbage
 from connmgr.daemon.threads import Threads
 from connmgr.errors import StartupError
 from connmgr.processes import is_trusted, peer_uid
@@ -137,8 +137,9 @@ class Server(TcpWSGIServer):
         self._shut_down = False
         self._next_drop = 0.0
         self.suspended = SuspendedChannels()
-        self.rests = Rests(RECEIVING_REST)
+        self.rests = Rests(computing, RECEIVING_REST)
         self.departures = Departures()
+        self.garbage = Garbage()
         adjustments = _adjustments(bound, slots, max_body, listening=1 if beside is None else 2)
         super().__init__(
             application,
@@ -249,7 +250,7 @@ class Server(TcpWSGIServer):
             self._next_drop = now + 1
             # Streams and tunnels leave garbage too, without a request.
             if self.computing.is_quiet:
-                collect_if_due(quiet=True)
+                self.garbage.collect_if_due(quiet=True)
             for channel in channels:
                 if channel.overdue(now):
                     channel.handle_close()

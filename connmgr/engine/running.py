@@ -18,6 +18,7 @@ from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.envelope import Command, MarkedStream
 from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError
 from connmgr.plugin import Channel, Transport
+from connmgr.shares import give_way
 
 FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.02, 1.0
 """When a running command is first checked, and the interval of the checks after that.
@@ -261,6 +262,7 @@ class RunningCommand:
         out, err = self._channel.recv(seconds)
         self.stdout.parse(out)
         self.stderr.parse(err)
+        give_way()
 
     def _raise_if_ended(self) -> None:
         """Detect the shell's end even if a background process keeps the streams open."""

@@ -7,13 +7,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
 from connmgr.errors import BadFrame, ConnmgrError, InternalError, UpgradeRequired
 from connmgr.plugin import Deadline
-from connmgr.shares import Rests
+from connmgr.shares import Computing, Rests
 from connmgr.streams import frames
 from connmgr.streams.endpoints import Endpoint, Outbox, Outcome, Receiver
 from connmgr.streams.frames import MAX_FRAME_BYTES
@@ -135,7 +135,7 @@ class Opening:
         # The loop reads the first message, until a thread asks for it.
         self._reading = threading.Lock()
         self.has_ended, self.used = lambda: False, lambda: None
-        self.rests = Rests(FRAMES_REST)
+        self.rests = Rests(Computing(), FRAMES_REST)
         self._offered = [word.strip() for word in (header("Sec-WebSocket-Protocol") or "").split(",")]
         try:
             self._key = require_upgrade(header)
@@ -286,10 +286,11 @@ class WebSocket:
         if not (self._closing or self._client_closed):
             self._put(self._codec.frame(BINARY, *parts))
 
-    def say(self, text: str) -> None:
-        """Send a text message; otherwise as :meth:`send`."""
+    def say(self, texts: Iterable[str]) -> None:
+        """Send text messages; otherwise as :meth:`send`."""
         if not (self._closing or self._client_closed):
-            self._put(self._codec.frame(TEXT, text.encode()))
+            # Together, because each call to the system costs more than a message.
+            self._put(b"".join(self._codec.frame(TEXT, text.encode()) for text in texts))
 
     @property
     def unsent(self) -> int:
@@ -350,6 +351,9 @@ class WebSocket:
 
     def _handle_on(self) -> None:
         """Handle received frames, but only a few small ones at once: the rest are handled after a pause."""
+        if wait := self._rests.before(self._holder):
+            self._rest(wait)
+            return
         began, small = time.thread_time(), 0
         self._is_resting = False
         try:
@@ -357,8 +361,8 @@ class WebSocket:
                 self._handle(message)
                 small += len(message.payload) < SMALL_FRAME_BYTES
                 if small == FRAMES_AT_ONCE:
-                    self._is_resting = True
-                    self._loop.after(self._rests.after(self._holder, time.thread_time() - began), self._handle_on)
+                    used = time.thread_time() - began
+                    self._rest(self._rests.after(self._holder, used))
                     break
         except ProtocolError as refusal:
             if not self._closing:
@@ -370,6 +374,12 @@ class WebSocket:
             raise
         finally:
             self._watch()
+
+    def _rest(self, seconds: float) -> None:
+        """Read nothing and handle no frame for a while."""
+        self._is_resting = True
+        self._loop.after(seconds, self._handle_on)
+        self._watch()
 
     def _handle(self, message: WebSocketMessage) -> None:
         if message.opcode == CLOSE:

@@ -55,7 +55,7 @@ class Streams:
     def __init__(self, computing: Computing, pace: Pace) -> None:
         self._computing, self._pace = computing, pace
         self.loop = Loop()
-        self.rests = Rests(FRAMES_REST)
+        self.rests = Rests(computing, FRAMES_REST)
         self._lock = threading.Lock()
         self._open: dict[OpenStream, _StreamOwner] = {}
         self._stopping = False

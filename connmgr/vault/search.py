@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.operators import custom_op
 
 from connmgr.secrets.vault_key import VaultKey
+from connmgr.shares import in_pieces
 from connmgr.vault import category_rows, names
 from connmgr.vault import where as conditions
 from connmgr.vault.database import Database
@@ -115,7 +116,7 @@ class ConnectionQuery:
             query += [] if tx.scalar(_ANY_LONG) else [sa.not_(_LONG)]
         columns = (id, path, connection_table.c.category, connection_table.c.type)
         selected = sa.select(*columns).where(*query).order_by(order, id)
-        return [Listed(id, tuple(path.split(SEPARATOR)), *more) for id, path, *more in tx.execute(selected)]
+        return [Listed(id, tuple(path.split(SEPARATOR)), *more) for id, path, *more in in_pieces(tx.execute(selected))]
 
     def _conditions(self, tx: sa.Connection, key: VaultKey) -> list[sa.ColumnElement[bool] | None]:
         """Return the conditions on a row.

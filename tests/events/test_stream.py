@@ -20,7 +20,7 @@ from connmgr.api.listeners import LinesClient, Listeners
 from connmgr.events import Events, Happening
 from connmgr.pipes.streams import Streams
 from connmgr.secrets.principals import Access
-from connmgr.shares import Computing, Pace
+from connmgr.shares import Computing, Pace, Rests
 from tests.api.wire import add, client_of, talk, token_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -276,6 +276,41 @@ class TokenCaller(Caller):
     @property
     def token(self) -> str | None:
         return self.name
+
+
+class HolderCaller(TokenCaller):
+    """The same, with a share of its own."""
+
+    @property
+    def holder(self) -> str | None:
+        return self.name
+
+
+def test_many_clients_of_a_token_are_told_in_turns_between_which_it_rests(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested: list[str | None] = []
+
+    def after(_: Rests, holder: str | None, used: float) -> float:
+        rested.append(holder)
+        return 0.001
+
+    monkeypatch.setattr(Rests, "after", after)
+    monkeypatch.setattr(listeners, "seen_by", lambda _asking, _authorisation, one: one)
+    readers = [stage.listen(caller=HolderCaller("token", Access(), 0.0)) for _ in range(3 * listeners.TOLD_AT_ONCE)]
+    owner = stage.listen()
+    begun = [reader.line()["number"] for reader in (*readers, owner)]
+    stage.tell(2)
+    assert [owner.line()["number"] for _ in range(2)] == [begun[-1] + 1, begun[-1] + 2]
+    for reader in readers:
+        assert [reader.line()["number"] for _ in range(2)] == [begun[-1] + 1, begun[-1] + 2]
+    # Each has two lines.
+    assert len(rested) >= 6
+    assert set(rested) == {"token"}
+    stage.tell(1)
+    assert {reader.line()["number"] for reader in readers} == {begun[-1] + 3}, "some hear an event twice or never"
+    for reader in (*readers, owner):
+        reader.close()
 
 
 def test_the_owner_hears_before_all_is_filtered_for_tokens(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

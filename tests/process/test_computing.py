@@ -11,7 +11,7 @@ import pytest
 
 from connmgr.api.services import RequestSlots
 from connmgr.pipes.streams import Streams
-from connmgr.shares import Computing, Pace, give_way, waiting
+from connmgr.shares import Computing, Pace, Rests, give_way, in_pieces, waiting
 from connmgr.suspension import Continuation, Suspended
 from tests.deadlines import DEADLINE_SECONDS
 
@@ -92,6 +92,49 @@ def test_the_owner_computes_at_once_and_a_token_begins_after_that(begin: Begin) 
     for one in owner:
         one.end()
     assert another.begins
+
+
+def test_a_thread_that_serves_all_puts_tokens_off_while_one_computes_for_the_owner_but_not_for_long() -> None:
+    computing = Computing()
+    rests = Rests(computing, owner=WHILE_SECONDS)
+    assert not rests.before("token")
+    with computing.turn(None):
+        began = time.monotonic()
+        assert not rests.before(None), "the owner waits for itself"
+        while rests.before("token"):
+            pass
+        assert time.monotonic() - began >= WHILE_SECONDS
+        assert rests.before("token"), "only the piece that has waited may begin"
+    assert not rests.before("token")
+
+
+@pytest.mark.parametrize("inside", [nullcontext, waiting])
+@pytest.mark.parametrize("work", [give_way, lambda: list(in_pieces([1, 2]))], ids=["give_way", "in_pieces"])
+def test_a_token_s_long_work_stops_for_the_owner_even_where_it_waits_for_a_machine(
+    computing: Computing,
+    begin: Begin,
+    inside: Callable[[], AbstractContextManager[object]],
+    work: Callable[[], object],
+) -> None:
+    entered, goes_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    def run() -> None:
+        with computing.turn("token"), inside():
+            entered.set()
+            assert goes_on.wait(DEADLINE_SECONDS)
+            work()
+            over.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert entered.wait(DEADLINE_SECONDS)
+    owner = begin(None)
+    assert owner.begins
+    goes_on.set()
+    assert not over.wait(WHILE_SECONDS), "it goes on beside the owner's request"
+    owner.end()
+    assert over.wait(DEADLINE_SECONDS)
+    thread.join()
 
 
 @pytest.mark.parametrize(

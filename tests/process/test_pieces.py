@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_garbage_is_collected_while_nobody_computes(monkeypatch: pytest.MonkeyPa
 
     def has_collected(*, quiet: bool) -> bool:
         collected.clear()
-        process.collect_if_due(quiet=quiet)
+        process.Garbage().collect_if_due(quiet=quiet)
         return bool(collected)
 
     assert not has_collected(quiet=True)
@@ -86,6 +87,32 @@ def test_garbage_is_collected_while_nobody_computes(monkeypatch: pytest.MonkeyPa
     assert not has_collected(quiet=False)
     due = process.COLLECT_AT_LATEST
     assert has_collected(quiet=False), "garbage grows for as long as somebody computes"
+
+
+def test_garbage_is_not_collected_again_and_again_by_requests_that_allocate_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, due, times = 0.0, process.COLLECT_AT_LATEST, 0
+
+    def collect() -> None:
+        nonlocal now, times
+        now, times = now + 0.02, times + 1
+
+    monkeypatch.setattr(process, "time", types.SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, due))
+    monkeypatch.setattr(gc, "collect", collect)
+    garbage = process.Garbage()
+    now = 1.0
+    for _ in range(190):
+        garbage.collect_if_due(quiet=False)
+        now += 0.01
+    assert times == 1
+    now += 0.2
+    garbage.collect_if_due(quiet=True)
+    assert times == 2
+    due = process.COLLECT_IN_ANY_CASE
+    garbage.collect_if_due(quiet=False)
+    assert times == 3, "garbage grows for as long as collecting it rests"
 
 
 def test_a_request_with_many_objects_begins_no_full_collection() -> None:

@@ -16,7 +16,7 @@ from wsproto.events import BytesMessage, CloseConnection
 from connmgr.api import stream_endpoint
 from connmgr.api.stream_endpoint import HAND_OVER, UPGRADE_REST
 from connmgr.pipes.clients import FRAMES_AT_ONCE, SMALL_FRAME_BYTES, Opening, WebSocket
-from connmgr.shares import REST, Rests
+from connmgr.shares import REST, Computing, Rests
 from connmgr.streams.loop import Loop
 from tests.api.wire import LOCAL, token_of
 from tests.daemon import Daemon
@@ -93,7 +93,7 @@ def test_large_frames_need_no_rest(loop: Loop) -> None:
 
 
 def test_a_token_rests_for_all_its_clients_and_the_owner_never() -> None:
-    rests = Rests(rest=REST)
+    rests = Rests(Computing(), rest=REST)
     assert rests.after(None, 5.0) == 0
     first = rests.after("token", 5.0)
     assert first == pytest.approx(5.0 * REST)
