@@ -37,11 +37,8 @@ LABELLED = {"label": "bastion"}
 
 @group.endpoint(
     "/apply",
-    ApplyRequest,
-    ApplyResponse,
     has_content=True,
     most_values=LISTED_VALUES,
-    action="connection.apply",
     raises=[
         errors.UnknownType,
         errors.UnknownConnection,

@@ -48,16 +48,7 @@ _INFO = {
 }
 
 
-@group.endpoint(
-    "/query",
-    ApprovalQueryRequest,
-    ApprovalQueryResponse,
-    action="approval.query",
-    reads=True,
-    about=("states",),
-    example={"states": ["pending"]},
-    answer={"approvals": [_INFO]},
-)
+@group.endpoint("/query", reads=True, about=("states",), example={"states": ["pending"]}, answer={"approvals": [_INFO]})
 def query(request: ApprovalQueryRequest) -> ApprovalQueryResponse:
     """List the requests that tokens ask about, and the decisions.
 
@@ -70,9 +61,6 @@ def query(request: ApprovalQueryRequest) -> ApprovalQueryResponse:
 
 @group.endpoint(
     "/decide",
-    ApprovalDecideRequest,
-    ApprovalInfo,
-    action="approval.decide",
     about=("approval", "decision", "seconds"),
     raises=[UnknownApproval, SecretLocked],
     example={"approval": APPROVAL, "decision": "once"},

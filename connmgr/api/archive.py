@@ -26,6 +26,7 @@ from connmgr.contract.fs import (
     UploadRequest,
     UploadResponse,
 )
+from connmgr.contract.message import message_of
 from connmgr.contract.undo import ChangeResponse
 from connmgr.fs.archives import Archive, Tally, extract
 from connmgr.fs.bodies import ArrivingBody
@@ -48,7 +49,6 @@ group = Group(
 
 @group.endpoint(
     "/archive",
-    MembersRequest,
     has_content=True,
     most_values=LISTED_VALUES,
     action=Action("fs.read", paths=reads_path, whole=always),
@@ -76,8 +76,7 @@ def archive(request: MembersRequest) -> flask.Response:
 
 @group.endpoint(
     "/checksum",
-    MembersRequest,
-    ChecksumsResponse,
+    response=ChecksumsResponse,
     has_content=True,
     most_values=LISTED_VALUES,
     action=Action("fs.read", paths=reads_path, whole=always),
@@ -100,9 +99,9 @@ def checksum(request: MembersRequest) -> flask.Response:
     computes. If the machine is lost, the HTTP connection ends before the answer does.
     """
     context = request_context()
-    found = Checksums(context.resources.enter_context(place_of(request)), request.path, request.members)
-    context.resources.callback(found.close)
-    pieces = _counted(listing_pieces(found, ChecksumResponse), context, lambda: {"files": found.count})
+    sums = Checksums(context.resources.enter_context(place_of(request)), request.path, request.members)
+    context.resources.callback(sums.close)
+    pieces = _counted(listing_pieces(sums, ChecksumResponse), context, lambda: {"files": sums.count})
     return as_pieces(pieces, "application/json")
 
 
@@ -118,8 +117,6 @@ def _counted(pieces: Iterable[bytes], context: RequestContext, counts: Callable[
 
 @group.endpoint(
     "/extract",
-    ExtractRequest,
-    ExtractResponse,
     action=Action("fs.write", paths=writes_path, whole=always),
     about=("connection", "session", "path"),
     raises=[
@@ -153,14 +150,12 @@ def extract_(request: ExtractRequest) -> ExtractResponse:
     return ExtractResponse(
         files=tally.files,
         bytes=tally.bytes,
-        failed=[FailedResponse(path=failure.path, message=failure.message) for failure in failed],
+        failed=[message_of(FailedResponse, failure) for failure in failed],
     )
 
 
 @group.endpoint(
     "/upload",
-    UploadRequest,
-    UploadResponse,
     action=Action("fs.write", paths=writes_path),
     about=("connection", "session", "path"),
     raises=[
@@ -194,8 +189,7 @@ def upload(request: UploadRequest) -> UploadResponse:
         if change is not None:
             change.after = written(change, size, digest)
     detail(bytes=size, sha256=digest)
-    told = kept([change]) or ChangeResponse()
-    return UploadResponse(bytes=size, sha256=digest, changes=told.changes, not_kept=told.not_kept)
+    return message_of(UploadResponse, kept([change]) or ChangeResponse(), bytes=size, sha256=digest)
 
 
 @contextmanager
@@ -220,11 +214,11 @@ def body() -> Iterable[bytes]:
 
     :raises InvalidRequest: its header announces no body; an empty one would count as an empty file.
     """
-    found = flask.request.environ["wsgi.input"]
-    if isinstance(found, ArrivingBody):
-        pieces: Iterable[bytes] = found
+    arriving = flask.request.environ["wsgi.input"]
+    if isinstance(arriving, ArrivingBody):
+        pieces: Iterable[bytes] = arriving
         return while_valid(pieces)
     # An empty body has no inflow.
     if flask.request.content_length is None:
         raise errors.InvalidRequest("The request has no body: give its Content-Length, or send it in chunks.")
-    return iter([found.read()])
+    return iter([arriving.read()])

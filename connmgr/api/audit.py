@@ -48,9 +48,6 @@ group = Group("audit", "The audit log: who has done what, on which machine, and 
 
 @group.endpoint(
     "/query",
-    AuditQueryRequest,
-    AuditQueryResponse,
-    action="audit.query",
     reads=True,
     audited=False,
     example={"connection": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "action": "shell.exec", "limit": 1},
@@ -113,9 +110,6 @@ def _shown(entry: dict[str, Any]) -> dict[str, Any]:
 
 @group.endpoint(
     "/record",
-    AuditRecordRequest,
-    AuditRecordResponse,
-    action="audit.record",
     reads=True,
     about=("token",),
     waits=True,
@@ -284,8 +278,6 @@ def _step(entry: Mapping[str, Any], ends: Mapping[str, Mapping[str, Any]], outpu
 
 @group.endpoint(
     "/verify",
-    response=AuditVerifyResponse,
-    action="audit.verify",
     reads=True,
     audited=False,
     answer={
@@ -334,13 +326,7 @@ def verify_() -> AuditVerifyResponse:
         raise errors.AuditUnavailable(f"The audit log cannot be read: {error.strerror}.") from error
 
 
-@group.endpoint(
-    "/forget",
-    AuditForgetRequest,
-    action="audit.forget",
-    raises=[errors.UnknownAuditLog],
-    example={"trail": "0f3a9c5be1d24786"},
-)
+@group.endpoint("/forget", raises=[errors.UnknownAuditLog], example={"trail": "0f3a9c5be1d24786"})
 def forget(request: AuditForgetRequest) -> None:
     """Forget a log that is missing, for example because its machine is gone for good.
 

@@ -72,7 +72,6 @@ def resolved(request: Asked, most: int, what: str) -> Asked:
 
 @group.endpoint(
     "/broadcast",
-    BroadcastRequest,
     lines=BroadcastLine,
     has_content=True,
     most_values=LISTED_VALUES,

@@ -27,6 +27,7 @@ from connmgr.contract.ca import (
     CaRotateRequest,
     CaTrustResponse,
 )
+from connmgr.contract.message import message_of
 from connmgr.errors import InvalidRequest
 from connmgr.fields import ValidationError
 from connmgr.signers import Limit, Signer, revocation_list
@@ -52,10 +53,7 @@ LIST = "U1NIS1JMCgAAAAABAAAAAAAAAAAAAAAAaXyXnAAAAAAAAAAAAAAAAAAAAAA="
 
 @group.endpoint(
     "/init",
-    CaInitRequest,
-    CaInitResponse,
     has_content=True,
-    action="ca.init",
     about=("name",),
     raises=[errors.SignerExists, errors.IntegrityError],
     example={"name": "team", "seconds": 300},
@@ -98,9 +96,6 @@ def _require_key(line: str, field: str) -> None:
 
 @group.endpoint(
     "/query",
-    CaQueryRequest,
-    CaQueryResponse,
-    action="ca.query",
     reads=True,
     raises=[errors.UnknownSigner, errors.IntegrityError],
     example={},
@@ -123,37 +118,25 @@ def _require_key(line: str, field: str) -> None:
 def query(request: CaQueryRequest) -> CaQueryResponse:
     """List signers, without their secrets."""
     signers = services().signers
-    found = signers.all() if request.name is None else [signers.get(request.name)]
-    return CaQueryResponse(signers=[_info(one) for one in found])
+    named = signers.all() if request.name is None else [signers.get(request.name)]
+    return CaQueryResponse(signers=[_info(signer) for signer in named])
 
 
 def _info(signer: Signer) -> CaInfo:
     sees, by = services().authorisation.visible_categories, caller()
     # Each by itself: one that was removed must not hide the others.
     limits = [(None, signer.limit), *((id, limit) for id, limit in signer.places.items() if sees(by, [id]))]
-    return CaInfo(
-        name=signer.name,
-        type=signer.type,
-        authorities=list(signer.authorities),
+    return message_of(
+        CaInfo,
+        signer,
         rotating=signer.following is not None,
-        limits=[
-            CaLimit(
-                category=category,
-                principals=None if limit.principals is None else list(limit.principals),
-                seconds=limit.seconds,
-                renew=limit.renew,
-            )
-            for category, limit in limits
-        ],
+        limits=[message_of(CaLimit, limit, category=category) for category, limit in limits],
         revoked=len(signer.revoked),
     )
 
 
 @group.endpoint(
     "/trust",
-    CaNameRequest,
-    CaTrustResponse,
-    action="ca.trust",
     about=("name",),
     reads=True,
     raises=[errors.UnknownSigner, errors.IntegrityError],
@@ -165,7 +148,10 @@ def trust(request: CaNameRequest) -> CaTrustResponse:
 
     While a rotation is under way there are two lines. A signer of which no public key is known has none.
     """
-    signer = services().signers.get(request.name)
+    return _trust(services().signers.get(request.name))
+
+
+def _trust(signer: Signer) -> CaTrustResponse:
     lines = [f"{line} connmgr-{signer.name}" for line in signer.authorities]
     return CaTrustResponse(lines=lines, revoked=_revoked(signer))
 
@@ -176,9 +162,6 @@ def _revoked(signer: Signer) -> str:
 
 @group.endpoint(
     "/limit",
-    CaLimitRequest,
-    CaInfo,
-    action="ca.limit",
     about=("name", "category"),
     raises=[errors.UnknownSigner, errors.UnknownCategory, errors.IntegrityError],
     example={"name": "team", "category": CATEGORY, "principals": ["deploy"], "seconds": 60},
@@ -210,9 +193,6 @@ def limit(request: CaLimitRequest) -> CaInfo:
 
 @group.endpoint(
     "/rotate",
-    CaRotateRequest,
-    CaTrustResponse,
-    action="ca.rotate",
     about=("name",),
     raises=[errors.UnknownSigner, errors.IntegrityError],
     example={"name": "team"},
@@ -225,16 +205,11 @@ def rotate(request: CaRotateRequest) -> CaTrustResponse:
     next key from then on, and returns its line alone. Links that are open stay.
     """
     detail(finish=request.finish)
-    signer = services().signers.rotate(request.name, caller().access, finish=request.finish)
-    lines = [f"{line} connmgr-{signer.name}" for line in signer.authorities]
-    return CaTrustResponse(lines=lines, revoked=_revoked(signer))
+    return _trust(services().signers.rotate(request.name, caller().access, finish=request.finish))
 
 
 @group.endpoint(
     "/revoke",
-    CaRevokeRequest,
-    CaRevokeResponse,
-    action="ca.revoke",
     about=("name", "certificates"),
     raises=[errors.UnknownSigner, errors.IntegrityError],
     example={"name": "team", "certificates": ["4711"]},
@@ -251,9 +226,6 @@ def revoke(request: CaRevokeRequest) -> CaRevokeResponse:
 
 @group.endpoint(
     "/host",
-    CaHostRequest,
-    CaHostResponse,
-    action="ca.host",
     about=("name", "names"),
     raises=[errors.UnknownSigner, errors.SignerRefused, errors.SecretLocked, errors.IntegrityError],
     example={"name": "hosts", "key": KEY, "names": ["web1.example"]},
@@ -278,8 +250,6 @@ def host(request: CaHostRequest) -> CaHostResponse:
 
 @group.endpoint(
     "/remove",
-    CaNameRequest,
-    action="ca.remove",
     about=("name",),
     raises=[errors.UnknownSigner, errors.IntegrityError],
     example={"name": "team"},

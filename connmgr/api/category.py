@@ -19,8 +19,8 @@ from connmgr.contract.category import (
     CategoryQueryResponse,
     CategoryRemoveRequest,
 )
+from connmgr.contract.message import message_of
 from connmgr.rights.actions import Action, changes_categories, draws_default_sudo_password
-from connmgr.vault import Category
 
 ROOT = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
 DEFAULT = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
@@ -32,11 +32,8 @@ group = Group("category", "The tree of categories that connections are sorted in
 
 @group.endpoint(
     "/info",
-    CategoryInfoRequest,
-    CategoryInfoResponse,
     has_content=True,
     most_values=LISTED_VALUES,
-    action="category.info",
     reads=True,
     about=("categories",),
     audited=False,
@@ -58,26 +55,12 @@ group = Group("category", "The tree of categories that connections are sorted in
 def info(request: CategoryInfoRequest) -> CategoryInfoResponse:
     """Describe categories. An unknown uuid fails the whole request."""
     infos = services().vault.categories.infos(list(dict.fromkeys(request.categories)))
-    by_id = {category.id: _info(category) for category in infos}
+    by_id = {category.id: message_of(CategoryInfo, category, name=category.path) for category in infos}
     return CategoryInfoResponse(infos=[by_id[id] for id in request.categories])
-
-
-def _info(category: Category) -> CategoryInfo:
-    return CategoryInfo(
-        id=category.id,
-        parent=category.parent,
-        name=category.path,
-        last_used=category.last_used,
-        last_modified=category.last_modified,
-        config=category.config,
-    )
 
 
 @group.endpoint(
     "/query",
-    CategoryQueryRequest,
-    CategoryQueryResponse,
-    action="category.query",
     reads=True,
     audited=False,
     raises=[errors.IntegrityError],
@@ -92,8 +75,6 @@ def query(request: CategoryQueryRequest) -> CategoryQueryResponse:
 
 @group.endpoint(
     "/add",
-    CategoryAddRequest,
-    CategoryAddResponse,
     action=ADD,
     about=("name", "parent"),
     raises=[errors.UnknownCategory, errors.IntegrityError],
@@ -112,7 +93,6 @@ def add(request: CategoryAddRequest) -> CategoryAddResponse:
 
 @group.endpoint(
     "/remove",
-    CategoryRemoveRequest,
     has_content=True,
     most_values=LISTED_VALUES,
     action=Action("category.remove", limits=[changes_categories, draws_default_sudo_password]),

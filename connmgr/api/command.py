@@ -35,10 +35,7 @@ EXAMPLE: dict[str, Any] = {
 
 @group.endpoint(
     "/save",
-    CommandSaveRequest,
-    CommandSaveResponse,
     has_content=True,
-    action="command.save",
     about=("name", "replace"),
     raises=[CommandExists, ScopeDenied],
     example=EXAMPLE,
@@ -68,9 +65,7 @@ def save(request: CommandSaveRequest) -> CommandSaveResponse:
     return CommandSaveResponse(warning=why)
 
 
-@group.endpoint(
-    "/query", response=CommandQueryResponse, action="command.query", reads=True, answer={"commands": [EXAMPLE]}
-)
+@group.endpoint("/query", reads=True, answer={"commands": [EXAMPLE]})
 def query() -> CommandQueryResponse:
     """List the saved commands."""
     return CommandQueryResponse(
@@ -78,14 +73,7 @@ def query() -> CommandQueryResponse:
     )
 
 
-@group.endpoint(
-    "/remove",
-    CommandNameRequest,
-    action="command.remove",
-    about=("name",),
-    raises=[UnknownCommand],
-    example={"name": "restart-web"},
-)
+@group.endpoint("/remove", about=("name",), raises=[UnknownCommand], example={"name": "restart-web"})
 def remove(request: CommandNameRequest) -> None:
     """Remove a saved command."""
     services().commands.remove(request.name)

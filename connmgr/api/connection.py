@@ -60,6 +60,7 @@ from connmgr.contract.connection import (
     TypeInfo,
     TypesResponse,
 )
+from connmgr.contract.message import message_of
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema, source_schema
 from connmgr.links.chain import Target, environment_of
@@ -84,9 +85,6 @@ SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "co
 
 @group.endpoint(
     "/query",
-    ConnectionQueryRequest,
-    ConnectionQueryResponse,
-    action="connection.query",
     reads=True,
     audited=False,
     raises=[errors.IntegrityError],
@@ -123,11 +121,8 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
 
 @group.endpoint(
     "/info",
-    ConnectionInfoRequest,
-    ConnectionInfoResponse,
     has_content=True,
     most_values=LISTED_VALUES,
-    action="connection.info",
     reads=True,
     about=("connections",),
     audited=False,
@@ -175,8 +170,6 @@ def _more(connection: Connection, request: ConnectionInfoRequest) -> dict[str, A
 
 @group.endpoint(
     "/add",
-    ConnectionAddRequest,
-    ConnectionAddResponse,
     has_content=True,
     action=ADD,
     about=("name", "category"),
@@ -225,9 +218,6 @@ def add(request: ConnectionAddRequest) -> ConnectionAddResponse:
 
 @group.endpoint(
     "/elevate",
-    ConnectionElevateRequest,
-    ConnectionElevateResponse,
-    action="connection.elevate",
     about=("connection", "user"),
     raises=[errors.UnknownConnection, errors.IntegrityError],
     example={"connection": EXAMPLE, "user": "root"},
@@ -252,7 +242,6 @@ def elevate(request: ConnectionElevateRequest) -> ConnectionElevateResponse:
 
 @group.endpoint(
     "/update",
-    ConnectionUpdateRequest,
     has_content=True,
     action=UPDATE,
     about=("connection", "name", "category"),
@@ -290,11 +279,8 @@ def update(request: ConnectionUpdateRequest) -> None:
 
 @group.endpoint(
     "/label",
-    ConnectionLabelRequest,
-    ConnectionLabelResponse,
     has_content=True,
     most_values=LISTED_VALUES,
-    action="connection.label",
     about=("connections", "remove"),
     raises=[errors.UnknownConnection, errors.IntegrityError],
     example={"connections": [EXAMPLE], "labels": {"env": "prod"}, "remove": ["canary"]},
@@ -315,7 +301,6 @@ def label(request: ConnectionLabelRequest) -> ConnectionLabelResponse:
 
 @group.endpoint(
     "/remove",
-    ConnectionRemoveRequest,
     has_content=True,
     most_values=LISTED_VALUES,
     action=REMOVE,
@@ -338,9 +323,6 @@ def remove(request: ConnectionRemoveRequest) -> None:
 
 @group.endpoint(
     "/refresh",
-    ConnectionRefreshRequest,
-    ConnectionRefreshResponse,
-    action="connection.refresh",
     about=("connection",),
     raises=[*OPENING, errors.ShellBusy],
     waits=True,
@@ -372,9 +354,6 @@ def refresh(request: ConnectionRefreshRequest) -> ConnectionRefreshResponse:
 
 @group.endpoint(
     "/environment",
-    ConnectionEnvironmentRequest,
-    ConnectionEnvironmentResponse,
-    action="connection.environment",
     reads=True,
     audited=False,
     about=("connection", "connections"),
@@ -411,8 +390,6 @@ def environment(request: ConnectionEnvironmentRequest) -> ConnectionEnvironmentR
 
 @group.endpoint(
     "/login",
-    ConnectionLoginRequest,
-    ConnectionLoginResponse,
     action=Action("connection.login", limits=[lends_agent]),
     about=("connection",),
     raises=[*OPENING, errors.ShellBusy],
@@ -453,10 +430,8 @@ def login(request: ConnectionLoginRequest) -> ConnectionLoginResponse:
 
 @group.endpoint(
     "/types",
-    action="connection.types",
     reads=True,
     audited=False,
-    response=TypesResponse,
     answer={
         "types": [
             {
@@ -510,16 +485,12 @@ def types() -> TypesResponse:
             SourceInfo(name=source.name, description=source.description, schema=source_schema(source))
             for source in services().registry.sources
         ],
-        problems=[
-            ProblemInfo(plugin=problem.plugin, distribution=problem.distribution, reason=problem.reason)
-            for problem in services().registry.problems
-        ],
+        problems=[message_of(ProblemInfo, problem) for problem in services().registry.problems],
     )
 
 
 @group.endpoint(
     "/toggle",
-    ConnectionToggleRequest,
     action=Action("connection.toggle", limits=[toggles]),
     about=("connection", "state"),
     raises=[
@@ -558,9 +529,6 @@ def toggle(request: ConnectionToggleRequest) -> None:
 
 @group.endpoint(
     "/browse",
-    ConnectionBrowseRequest,
-    ShownResponse,
-    action="connection.browse",
     reads=True,
     about=("connection",),
     raises=[errors.UnknownConnection, errors.UnknownType, errors.IntegrityError],
@@ -575,9 +543,6 @@ def browse(request: ConnectionBrowseRequest) -> ShownResponse:
 
 @group.endpoint(
     "/terminal",
-    ConnectionTerminalRequest,
-    ShownResponse,
-    action="connection.terminal",
     reads=True,
     about=("connection",),
     raises=[errors.UnknownConnection, errors.UnknownType, errors.IntegrityError],

@@ -22,6 +22,7 @@ from connmgr.contract.connection import (
     DialledHosts,
     LogCommand,
 )
+from connmgr.contract.message import message_of
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
 from connmgr.fields import Schema, map_references, map_secrets, references
 from connmgr.links.chain import locked_connections, route_hosts
@@ -227,16 +228,7 @@ def dialled_hosts(connection: Connection) -> DialledHosts:
     # A token must not learn which files are on the daemon's machine.
     shows_files = caller().grant is None
     return DialledHosts(
-        hosts=[
-            DialledHost(
-                host=host.host,
-                port=host.port,
-                user=host.user,
-                identities=host.identities if shows_files else (),
-                agent=host.agent,
-            )
-            for host in hosts
-        ]
+        hosts=[message_of(DialledHost, host, identities=host.identities if shows_files else ()) for host in hosts]
     )
 
 
@@ -269,6 +261,7 @@ def described(connection: Connection, category: tuple[str, ...], usage: str | No
     if elevation_of(connection.id) is not None:
         # The password is that of another entry, and nobody gets it by way of this one, not even sealed.
         data = {name: value for name, value in data.items() if name != "password"}
+    # Field by field: thousands of connections may be described at once.
     return ConnectionInfo(
         id=connection.id,
         category=category,

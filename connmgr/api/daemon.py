@@ -15,6 +15,7 @@ from connmgr.api.record import COMMAND
 from connmgr.api.services import services
 from connmgr.api.shell import visible_shells
 from connmgr.contract.daemon import Activity, BlobUse, Capacity, DaemonStatusResponse, Surroundings, VersionResponse
+from connmgr.contract.message import message_of
 from connmgr.contract.shell import ShellStatus
 
 API_LEVEL = "24.0"
@@ -25,10 +26,8 @@ group = Group("daemon", "The daemon itself.")
 
 @group.endpoint(
     "/version",
-    action="daemon.version",
     reads=True,
     audited=False,
-    response=VersionResponse,
     methods=("GET", "POST"),
     answer={
         "version": f"{API_LEVEL}+connmgr.{__version__}",
@@ -51,10 +50,8 @@ def version() -> VersionResponse:
 
 @group.endpoint(
     "/status",
-    action="daemon.status",
     reads=True,
     audited=False,
-    response=DaemonStatusResponse,
     answer={
         "version": __version__,
         "runtime": "CPython 3.11.7",
@@ -94,17 +91,7 @@ def status() -> DaemonStatusResponse:
         threads=threading.active_count(),
         clients=daemon.tokens.number,
         slots=Capacity(in_use=daemon.slots.in_use, count=daemon.slots.count),
-        sessions=[
-            ShellStatus(
-                connection=shell.connection,
-                session=shell.session,
-                state=shell.state,
-                uptime=shell.uptime,
-                idle=shell.idle,
-                waiting=shell.waiting,
-            )
-            for shell in visible_shells()
-        ],
+        sessions=[message_of(ShellStatus, shell) for shell in visible_shells()],
         blobs=BlobUse(count=daemon.blobs.number, bytes=daemon.blobs.used),
         audit_lost=daemon.audit.lost,
         activity=_activity(),
@@ -122,10 +109,7 @@ def _environment() -> Surroundings:
     return Surroundings(path=os.environ.get("PATH", os.defpath), agent_socket=os.environ.get("SSH_AUTH_SOCK") or None)
 
 
-@group.endpoint(
-    "/stop",
-    action="daemon.stop",
-)
+@group.endpoint("/stop")
 def stop() -> None:
     """Stop the daemon, as SIGTERM does.
 

@@ -65,8 +65,6 @@ class TicketedEndpoint(Endpoint):
 
 @group.endpoint(
     "/ticket",
-    DownloadRequest,
-    DownloadTicketResponse,
     has_content=True,
     action=_READING,
     suspends=True,
@@ -100,7 +98,7 @@ def ticket(request: DownloadRequest) -> DownloadTicketResponse:
 
 @group.endpoint(
     "/download",
-    TicketedDownloadRequest,
+    request=TicketedDownloadRequest,
     kind=TicketedEndpoint,
     action=_READING,
     suspends=True,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import flask
 import marshmallow
@@ -16,7 +17,7 @@ from connmgr.api.body import LISTED_VALUES, MAX_VALUES, REFUSAL, read
 from connmgr.api.context import CALLER, RequestContext, caller, request_context, require_client
 from connmgr.api.elevate import elevated
 from connmgr.api.record import announce
-from connmgr.api.schema import schema
+from connmgr.api.schema import schema_of
 from connmgr.api.services import Services, services
 from connmgr.api.step_up import require_step_up
 from connmgr.audit.entry import RECORDED
@@ -298,7 +299,17 @@ def _resumed_or_waited(continuation: Continuation, work: Callable[[], Any]) -> A
             continuation.wait(suspended)
 
 
-Request = TypeVar("Request", bound=Message)
+def _message_in(view: View, name: str) -> type[Message] | None:
+    """Return the message that an annotation of a view names; None where it names none, as ``flask.Response`` does.
+
+    :raises KeyError: it names what its module does not have when it runs: the request would not be validated.
+    """
+    # By their words: evaluating all annotations would take longer than declaring the endpoints.
+    for word in str(view.__annotations__.get(name)).split(" | "):
+        kind = None if word == "None" or "." in word else vars(sys.modules[view.__module__])[word]
+        if isinstance(kind, type) and issubclass(kind, Message):
+            return kind
+    return None
 
 
 class Group:
@@ -313,24 +324,34 @@ class Group:
     def endpoint(
         self,
         path: str,
-        request: type[Request] | None = None,
-        response: type[Message] | type[marshmallow.Schema] | None = None,
         *,
-        lines: type[Message] | type[marshmallow.Schema] | None = None,
-        action: Action[Request] | str,
+        action: Action[Any] | str = "",
+        request: type[Message] | None = None,
+        response: type[Message] | None = None,
+        lines: type[Message] | None = None,
         kind: type[Endpoint] = Endpoint,
         **declared: Any,
     ) -> Callable[[View], View]:
         """Declare the decorated function as the endpoint at ``path``; ``declared`` are members of its ``kind``.
 
-        An ``action`` given by its name alone runs nothing, and only its scopes and sight limit it.
+        The annotations of the view say which messages it takes and returns; ``request`` and ``response`` are for a view
+        that takes another message than is sent, or sends its response itself. Without an ``action`` it is that of the
+        path's words, such as ``connection.query``. One given by its name alone runs nothing, and only its scopes and
+        visibility limit it.
         """
-        done: Action[Any] = Action(action) if isinstance(action, str) else action
+        whole = self._prefix + path
+        name = action or ".".join(word for word in whole.split("/") if word and not word.startswith("<"))
 
         def declare(view: View) -> View:
             # One schema instance for all requests: creating it costs more than loading with it.
-            schemas: dict[str, Any] = {"request": schema(request), "response": schema(response), "lines": schema(lines)}
-            self.endpoints.append(kind(path=self._prefix + path, view=view, action=done, **schemas, **declared))
+            messages = {
+                "request": request or _message_in(view, "request"),
+                "response": response or _message_in(view, "return"),
+                "lines": lines,
+            }
+            schemas: dict[str, Any] = {part: message and schema_of(message)() for part, message in messages.items()}
+            done = Action(name) if isinstance(name, str) else name
+            self.endpoints.append(kind(path=whole, view=view, action=done, **schemas, **declared))
             return view
 
         return declare

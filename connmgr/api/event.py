@@ -83,10 +83,8 @@ Serve = Callable[[Any], None]
 
 @group.endpoint(
     "/stream",
-    EventStreamRequest,
     kind=EventEndpoint,
     lines=Event,
-    action="event.stream",
     reads=True,
     audited=False,
     raises=[errors.ScopeDenied, errors.UpgradeRequired, errors.BadFrame, errors.StreamLimit],
@@ -124,14 +122,7 @@ def stream(request: EventStreamRequest) -> Serve:
     return serve
 
 
-@group.endpoint(
-    "/ticket",
-    response=EventTicketResponse,
-    action="event.ticket",
-    audited=False,
-    reads=True,
-    answer={"ticket": "QRSMvsZIT0f1DRmIT4wtMxAhBCdnvFQBPQpZfRTqjYc"},
-)
+@group.endpoint("/ticket", audited=False, reads=True, answer={"ticket": "QRSMvsZIT0f1DRmIT4wtMxAhBCdnvFQBPQpZfRTqjYc"})
 def ticket() -> EventTicketResponse:
     """Return a ticket with which the caller may open the stream from a browser: once, and within 30 seconds."""
     return EventTicketResponse(ticket=services().tickets.issue(TICKET, caller()))

@@ -46,11 +46,8 @@ def _select(request: FactGatherRequest) -> FactGatherRequest:
 
 @group.endpoint(
     "/gather",
-    FactGatherRequest,
-    FactGatherResponse,
     has_content=True,
     most_values=LISTED_VALUES,
-    action="fact.gather",
     about=("connections", "parts"),
     selects=_select,
     raises=[errors.IntegrityError],
@@ -90,11 +87,8 @@ def gather(request: FactGatherRequest) -> FactGatherResponse:
 
 @group.endpoint(
     "/query",
-    FactQueryRequest,
-    FactQueryResponse,
     has_content=True,
     most_values=LISTED_VALUES,
-    action="fact.query",
     reads=True,
     audited=False,
     about=("connections",),

@@ -44,7 +44,7 @@ from connmgr.contract.fs import (
     StatRequest,
     WriteRequest,
 )
-from connmgr.contract.message import members, path_to_json
+from connmgr.contract.message import members, message_of, path_to_json
 from connmgr.contract.undo import ChangeResponse
 from connmgr.engine.session import Session
 from connmgr.fs import files, listing
@@ -112,9 +112,6 @@ def _goes_back(_visibility: Visibility, grant: Grant, request: GlobRequest) -> N
 
 @group.endpoint(
     "/blob",
-    None,
-    BlobResponse,
-    action="fs.blob",
     raises=[errors.BodyTooLarge, errors.BlobQuotaExceeded, errors.NoSpace],
     raw_body="The bytes, of any Content-Type.",
     answer={"blob": BLOB},
@@ -132,8 +129,6 @@ def blob() -> BlobResponse:
 
 @group.endpoint(
     "/write",
-    WriteRequest,
-    ChangeResponse,
     action=Action("fs.write", paths=writes_path),
     suspends=True,
     about=("connection", "session", "path"),
@@ -183,7 +178,6 @@ def write(request: WriteRequest) -> ChangeResponse | None:
 
 @group.endpoint(
     "/read",
-    ReadRequest,
     action=Action("fs.read", paths=reads_path),
     suspends=True,
     reads=True,
@@ -239,8 +233,6 @@ def passed_file() -> Iterator[PassedFile]:
 
 @group.endpoint(
     "/script",
-    ScriptRequest,
-    ScriptResponse,
     action=Action("fs.script", limits=[puts_programs]),
     about=("connection", "session"),
     raises=[*REACHING, errors.UnknownBlob, errors.NoSpace],
@@ -266,8 +258,7 @@ def script(request: ScriptRequest) -> ScriptResponse:
 
 @group.endpoint(
     "/list",
-    ListFilesRequest,
-    ListResponse,
+    response=ListResponse,
     action=Action("fs.list", paths=reads_path),
     suspends=True,
     reads=True,
@@ -290,8 +281,7 @@ def list_(request: ListFilesRequest) -> flask.Response:
 
 @group.endpoint(
     "/glob",
-    GlobRequest,
-    ListResponse,
+    response=ListResponse,
     action=Action("fs.list", limits=[_goes_back]),
     suspends=True,
     reads=True,
@@ -314,8 +304,6 @@ def glob(request: GlobRequest) -> flask.Response:
 
 @group.endpoint(
     "/search",
-    SearchRequest,
-    SearchResponse,
     action=Action("fs.read", paths=reads_path, whole=always),
     suspends=True,
     reads=True,
@@ -334,19 +322,15 @@ def search(request: SearchRequest) -> SearchResponse:
     Links are not followed. Unreadable files, binary ones (with NUL) and those over 1 GiB are passed over. For tokens
     with path rules the daemon reads the files itself, which takes longer.
     """
-    wanted = SearchedText(request.text, request.names, request.most, request.ignore_case)
+    sought = SearchedText(request.text, request.names, request.most, request.ignore_case)
     with place_of(request) as place:
-        found, complete = search_lines(place, request.path, wanted, request.timeout)
-    detail(lines=len(found))
-    return SearchResponse(
-        lines=[FoundLine(name=one.name, line=one.line, text=one.text) for one in found], complete=complete
-    )
+        lines, complete = search_lines(place, request.path, sought, request.timeout)
+    detail(lines=len(lines))
+    return SearchResponse(lines=[message_of(FoundLine, line) for line in lines], complete=complete)
 
 
 @group.endpoint(
     "/stat",
-    StatRequest,
-    EntryResponse,
     action=Action("fs.stat", paths=reads_path),
     suspends=True,
     reads=True,
@@ -371,13 +355,11 @@ def stat(request: StatRequest) -> EntryResponse:
     """Describe a file of any type. It need not be readable."""
     with place_of(request) as place:
         entry = files.stat_file(place, request.path, follow=request.follow)
-    return EntryResponse(**vars(entry))
+    return message_of(EntryResponse, entry)
 
 
 @group.endpoint(
     "/remove",
-    RemovePathRequest,
-    ChangeResponse,
     action=Action("fs.remove", paths=writes_path, whole=lambda request: request.recursive),
     suspends=True,
     about=("connection", "session", "path"),
@@ -401,8 +383,6 @@ def remove(request: RemovePathRequest) -> ChangeResponse | None:
 
 @group.endpoint(
     "/mkdir",
-    MkdirRequest,
-    ChangeResponse,
     action=Action("fs.mkdir", paths=writes_path),
     suspends=True,
     about=("connection", "session", "path"),
@@ -434,8 +414,6 @@ def _moved_paths(request: MoveRequest) -> TouchedPaths:
 
 @group.endpoint(
     "/move",
-    MoveRequest,
-    ChangeResponse,
     action=Action("fs.move", paths=_moved_paths, whole=always),
     suspends=True,
     about=("connection", "session", "source", "target"),
@@ -462,8 +440,6 @@ def move(request: MoveRequest) -> ChangeResponse | None:
 
 @group.endpoint(
     "/attributes",
-    AttributesRequest,
-    ChangeResponse,
     action=Action("fs.attributes", paths=writes_path, limits=[changes_attributes]),
     suspends=True,
     about=("connection", "session", "path", "owner", "group"),
@@ -524,7 +500,7 @@ _NOT_ASKED = {"connection", "blob", "passed", "wait", "timeout"}
 def _shown(value: Any) -> Any:
     if isinstance(value, bytes):
         return path_to_json(value)
-    return [_shown(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_shown(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _timeout() -> float:

@@ -15,9 +15,6 @@ group = Group("handshake", "How a client gets its token.", prefix="")
 
 @group.endpoint(
     "/handshake",
-    HandshakeRequest,
-    HandshakeResponse,
-    action="handshake",
     raises=[InvalidCredential, Busy, InvalidToken, TokenExpired, TokenRevoked, ScopeDenied],
     public=True,
     example={

@@ -14,6 +14,7 @@ from connmgr.contract.connection import (
     HostKeyTrustRequest,
 )
 from connmgr.contract.event import HOSTKEY
+from connmgr.contract.message import message_of
 from connmgr.links import chain
 
 group = Group("hostkey", "The keys that identify SSH hosts.")
@@ -24,9 +25,7 @@ _HOST = "[build.example.org]:2222"
 
 @group.endpoint(
     "/trust",
-    HostKeyTrustRequest,
     has_content=True,
-    action="hostkey.trust",
     about=("connection", "host", "hostKey"),
     raises=[*_RAISES, errors.HostKeyChanged, errors.HostKeyUnknown, errors.ConnectTimeout],
     waits=True,
@@ -49,9 +48,6 @@ def trust(request: HostKeyTrustRequest) -> None:
 
 @group.endpoint(
     "/forget",
-    HostKeyForgetRequest,
-    HostKeyForgetResponse,
-    action="hostkey.forget",
     about=("connection", "host"),
     raises=[*_RAISES, errors.ConnectTimeout],
     waits=True,
@@ -76,9 +72,7 @@ def forget(request: HostKeyForgetRequest) -> HostKeyForgetResponse:
     forgotten = chain.forget_host_keys(vault, registry, request.connection, request.host, caller().access)
     detail(removed=[key.key for key in forgotten if not key.kept])
     services().events.publish(HOSTKEY, "forgotten", request.connection, address=request.host)
-    return HostKeyForgetResponse(
-        keys=[ForgottenHostKey(key=key.key, place=key.place, kept=key.kept) for key in forgotten]
-    )
+    return HostKeyForgetResponse(keys=[message_of(ForgottenHostKey, key) for key in forgotten])
 
 
 def _require_own() -> None:

@@ -24,7 +24,7 @@ from connmgr.contract.inventory import (
     InventoryRenewRequest,
     LeftOutHost,
 )
-from connmgr.contract.message import given_json
+from connmgr.contract.message import given_json, message_of
 from connmgr.inventories.inventories import Changes, StoredInventory
 from connmgr.secrets.principals import Access
 
@@ -47,10 +47,7 @@ RENEWING = (errors.InventoryFailed, errors.IntegrityError, errors.UnknownConnect
 
 @group.endpoint(
     "/add",
-    InventoryAddRequest,
-    InventoryChanges,
     has_content=True,
-    action="inventory.add",
     about=("name",),
     raises=[*RENEWING, errors.InventoryExists],
     waits=True,
@@ -74,15 +71,12 @@ def add(request: InventoryAddRequest) -> InventoryChanges:
         "timeout": request.timeout,
         "defaults": {} if request.defaults is None else given_json(request.defaults),
     }
-    found = services().inventories
-    return _told(found.add(request.name, spec, replaces=request.replace, dry_run=request.dry_run))
+    inventories = services().inventories
+    return _noted(inventories.add(request.name, spec, replaces=request.replace, dry_run=request.dry_run))
 
 
 @group.endpoint(
     "/renew",
-    InventoryRenewRequest,
-    InventoryChanges,
-    action="inventory.renew",
     about=("name",),
     raises=[*RENEWING, errors.UnknownInventory],
     waits=True,
@@ -91,14 +85,11 @@ def add(request: InventoryAddRequest) -> InventoryChanges:
 )
 def renew(request: InventoryRenewRequest) -> InventoryChanges:
     """Renew an inventory now. A source that fails, or lists no host at all, changes nothing."""
-    return _told(services().inventories.renew(request.name, dry_run=request.dry_run))
+    return _noted(services().inventories.renew(request.name, dry_run=request.dry_run))
 
 
 @group.endpoint(
     "/query",
-    InventoryQueryRequest,
-    InventoryQueryResponse,
-    action="inventory.query",
     reads=True,
     audited=False,
     about=("name",),
@@ -127,15 +118,13 @@ def renew(request: InventoryRenewRequest) -> InventoryChanges:
 )
 def query(request: InventoryQueryRequest) -> InventoryQueryResponse:
     """List inventories: their sources, and how their last renewal went."""
-    found = services().inventories
-    shown = found.all() if request.name is None else [found.get(request.name)]
-    return InventoryQueryResponse(inventories=[_info(one) for one in shown])
+    inventories = services().inventories
+    named = inventories.all() if request.name is None else [inventories.get(request.name)]
+    return InventoryQueryResponse(inventories=[_info(inventory) for inventory in named])
 
 
 @group.endpoint(
     "/remove",
-    InventoryNameRequest,
-    action="inventory.remove",
     about=("name",),
     raises=[errors.UnknownInventory, errors.IntegrityError],
     example={"name": "aws"},
@@ -150,20 +139,17 @@ def request_as(app: flask.Flask, name: str, path: str, members: Mapping[str, Any
     return Entrance(app).post(Caller(f"inventory {name}", Access(), time.monotonic()), path, members)
 
 
-def _told(changes: Changes) -> InventoryChanges:
-    names = ("added", "changed", "vanished", "returned")
-    detail(**{name: len(getattr(changes, name)) for name in names})
-    return InventoryChanges(
-        hosts=changes.hosts,
-        **{name: getattr(changes, name) for name in names},
-        left_out=[LeftOutHost(host=host, reason=reason) for host, reason in changes.left_out],
-    )
+def _noted(changes: Changes) -> InventoryChanges:
+    """Return what a renewal has changed, and note the numbers for the audit log."""
+    detail(**{name: len(getattr(changes, name)) for name in ("added", "changed", "vanished", "returned")})
+    left_out = [LeftOutHost(host=host, reason=reason) for host, reason in changes.left_out]
+    return message_of(InventoryChanges, changes, left_out=left_out)
 
 
-def _info(one: StoredInventory) -> InventoryInfo:
-    spec, counts = one.spec, one.document.counts
+def _info(inventory: StoredInventory) -> InventoryInfo:
+    spec, counts = inventory.spec, inventory.document.counts
     return InventoryInfo(
-        name=one.name,
+        name=inventory.name,
         ansible=spec["ansible"],
         command=spec["command"],
         file=spec["file"],
@@ -172,8 +158,8 @@ def _info(one: StoredInventory) -> InventoryInfo:
         timeout=spec["timeout"],
         defaults=spec["defaults"],
         daemon=spec["daemon"],
-        renewed=one.time("renewed"),
-        next=one.next_at,
+        renewed=inventory.time("renewed"),
+        next=inventory.next_at,
         hosts=int(counts.get("hosts") or 0),
         vanished=int(counts.get("vanished") or 0),
         error=None if counts.get("error") is None else str(counts["error"]),

@@ -38,6 +38,7 @@ from connmgr.contract.job import (
     JobWaitRequest,
     StreamResponse,
 )
+from connmgr.contract.message import message_of
 from connmgr.engine.waiting import WaitingWork
 from connmgr.jobs.jobs import CachedJob, JobOutput
 from connmgr.jobs.remote import JobStream
@@ -80,8 +81,6 @@ _INFO = {
 
 @group.endpoint(
     "/start",
-    JobStartRequest,
-    JobStartResponse,
     has_content=True,
     action=Action("job.start", runs=True, in_shell=always),
     about=("connection", "session", "command", "argv", "name"),
@@ -113,9 +112,6 @@ def start(request: JobStartRequest) -> JobStartResponse:
 
 @group.endpoint(
     "/output",
-    JobOutputRequest,
-    JobOutputResponse,
-    action="job.output",
     suspends=True,
     reads=True,
     about=("job",),
@@ -155,9 +151,6 @@ def output(request: JobOutputRequest) -> JobOutputResponse:
 
 @group.endpoint(
     "/wait",
-    JobWaitRequest,
-    JobInfo,
-    action="job.wait",
     suspends=True,
     reads=True,
     about=("job",),
@@ -176,17 +169,7 @@ def wait(request: JobWaitRequest) -> JobInfo:
     return _shown(followed)
 
 
-@group.endpoint(
-    "/info",
-    JobRequest,
-    JobInfo,
-    action="job.info",
-    reads=True,
-    about=("job",),
-    raises=REACHING,
-    example={"job": JOB},
-    answer=_INFO,
-)
+@group.endpoint("/info", reads=True, about=("job",), raises=REACHING, example={"job": JOB}, answer=_INFO)
 def info(request: JobRequest) -> JobInfo:
     """Describe a job, as it is now."""
     followed = services().jobs.look(request.job, caller().access)
@@ -197,9 +180,6 @@ def info(request: JobRequest) -> JobInfo:
 
 @group.endpoint(
     "/query",
-    JobQueryRequest,
-    JobQueryResponse,
-    action="job.query",
     reads=True,
     about=("connectionFilter", "categoryFilter", "typeFilter", "states", "name"),
     waits=True,
@@ -235,9 +215,7 @@ def query(request: JobQueryRequest) -> JobQueryResponse:
 
 @group.endpoint(
     "/input",
-    JobInputRequest,
     has_content=True,
-    action="job.input",
     about=("job",),
     raises=[*REACHING, errors.JobFinished, errors.StdinClosed, errors.NoSpace],
     example={"job": JOB, "data": "yes\n", "eof": True},
@@ -252,8 +230,6 @@ def input(request: JobInputRequest) -> None:
 
 @group.endpoint(
     "/kill",
-    JobKillRequest,
-    action="job.kill",
     about=("job", "signal"),
     raises=[*REACHING, errors.JobFinished, errors.PermissionDenied, errors.FileOperationFailed],
     example={"job": JOB, "signal": "TERM", "grace": 5},
@@ -265,8 +241,6 @@ def kill(request: JobKillRequest) -> None:
 
 @group.endpoint(
     "/remove",
-    JobRemoveRequest,
-    action="job.remove",
     about=("job",),
     raises=[*REACHING, errors.JobRunning, errors.PermissionDenied, errors.FileOperationFailed],
     example={"job": JOB},
@@ -278,9 +252,6 @@ def remove(request: JobRemoveRequest) -> None:
 
 @orphans_group.endpoint(
     "/orphans",
-    JobOrphansRequest,
-    JobOrphansResponse,
-    action="job.orphans",
     about=("connection",),
     raises=[
         *OPENING,
@@ -300,13 +271,9 @@ def orphans(request: JobOrphansRequest) -> JobOrphansResponse:
     Such jobs stay after a restored backup or a removed connection. Jobs of other vaults that use the same account are
     listed and removed too: nothing shows to which vault a job belongs.
     """
-    found = services().orphans.find(request.connection, caller().access, request.min_age, remove=request.remove)
-    detail(orphans=len(found), orphansRemoved=sum(orphan.removed for orphan in found))
-    return JobOrphansResponse(
-        orphans=[
-            JobOrphan(job=orphan.job, state=orphan.state, age=orphan.age, removed=orphan.removed) for orphan in found
-        ]
-    )
+    orphans = services().orphans.find(request.connection, caller().access, request.min_age, remove=request.remove)
+    detail(orphans=len(orphans), orphansRemoved=sum(orphan.removed for orphan in orphans))
+    return JobOrphansResponse(orphans=[message_of(JobOrphan, orphan) for orphan in orphans])
 
 
 def _note_end(job: StoredJob) -> None:
@@ -325,23 +292,13 @@ def _shown(job: CachedJob) -> JobInfo:
 
 
 def _info(job: StoredJob, waits: WaitingWork | None, *, stale: bool, locked: bool) -> JobInfo:
-    return JobInfo(
-        id=job.id,
-        connection=job.connection,
-        session=job.session,
-        name=job.name,
-        key=job.key,
+    return message_of(
+        JobInfo,
+        job,
         command=None if locked else json.loads(job.command),
         locked=locked or None,
-        state=job.state,
-        exit_code=job.exit_code,
-        stdin_open=job.stdin_open,
-        created=job.created,
-        ended=job.ended,
-        keep=job.keep,
         stale=stale,
         waiting=shown_waiting(waits, locked=locked),
-        token=job.token,
     )
 
 

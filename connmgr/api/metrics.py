@@ -21,7 +21,13 @@ group = Group("metrics", "Counts and times for Prometheus.", prefix="")
 
 
 @group.endpoint(
-    "/metrics", action="metrics.read", reads=True, audited=False, described=False, methods=("GET",), scraped=True
+    "/metrics",
+    action="metrics.read",
+    reads=True,
+    audited=False,
+    described=False,
+    methods=("GET",),
+    scraped=True,
 )
 def metrics() -> flask.Response:
     """Return all counts in the format that Prometheus asks for; its library is imported by the first request."""

@@ -59,11 +59,8 @@ group = Group(
 
 @group.endpoint(
     "/open",
-    MultiplexOpenRequest,
-    MultiplexOpenResponse,
     has_content=True,
     most_values=LISTED_VALUES,
-    action="multiplex.open",
     about=("connections",),
     raises=[errors.UnknownConnection, errors.NoControlSocket],
     example={"connections": [EXAMPLE]},
@@ -111,10 +108,7 @@ _WANTED: dict[str, Any] = {
 
 @group.endpoint(
     "/config",
-    MultiplexConfigRequest,
-    MultiplexConfigResponse,
     **_WANTED,
-    action="multiplex.config",
     answer={
         **_HOSTS,
         "text": 'Host web1\n    ControlPath "/run/user/1000/connmgr/ssh/5d0c1cf4d64a01e1c0f7.%p.%r"\n',
@@ -136,14 +130,7 @@ def config(request: MultiplexConfigRequest) -> MultiplexConfigResponse:
     return MultiplexConfigResponse(text=rendered.text, hosts=_shown(rendered), unnamed=left_out + rendered.unnamed)
 
 
-@group.endpoint(
-    "/keep",
-    MultiplexConfigRequest,
-    MultiplexKeepResponse,
-    **_WANTED,
-    action="multiplex.keep",
-    answer={**_HOSTS, "file": "/home/me/.config/connmgr/ssh_config"},
-)
+@group.endpoint("/keep", **_WANTED, answer={**_HOSTS, "file": "/home/me/.config/connmgr/ssh_config"})
 def keep(request: MultiplexConfigRequest) -> MultiplexKeepResponse:
     """Write the configuration of `/multiplex/config` into a file beside the daemon's settings, and keep it current.
 
@@ -160,13 +147,7 @@ def keep(request: MultiplexConfigRequest) -> MultiplexKeepResponse:
     return MultiplexKeepResponse(file=str(file), hosts=_shown(rendered), unnamed=rendered.unnamed)
 
 
-@group.endpoint(
-    "/forget",
-    None,
-    MultiplexForgetResponse,
-    action="multiplex.forget",
-    answer={"file": "/home/me/.config/connmgr/ssh_config"},
-)
+@group.endpoint("/forget", answer={"file": "/home/me/.config/connmgr/ssh_config"})
 def forget() -> MultiplexForgetResponse:
     """Remove the file of `/multiplex/keep`, and close its sockets. What runs through them runs on."""
     file = services().kept_config.forget()
@@ -191,11 +172,8 @@ def _wanted(request: MultiplexConfigRequest) -> Wanted:
 
 @group.endpoint(
     "/close",
-    MultiplexCloseRequest,
-    MultiplexCloseResponse,
     has_content=True,
     most_values=LISTED_VALUES,
-    action="multiplex.close",
     about=("connections",),
     raises=[errors.UnknownConnection],
     example={"connections": [EXAMPLE]},
@@ -209,15 +187,7 @@ def close(request: MultiplexCloseRequest) -> MultiplexCloseResponse:
     return MultiplexCloseResponse(closed=closed)
 
 
-@group.endpoint(
-    "/query",
-    None,
-    MultiplexQueryResponse,
-    action="multiplex.query",
-    reads=True,
-    audited=False,
-    answer={"sockets": [_EXAMPLE]},
-)
+@group.endpoint("/query", reads=True, audited=False, answer={"sockets": [_EXAMPLE]})
 def query() -> MultiplexQueryResponse:
     """List the control sockets that are open."""
     works = ((socket, Work(socket.connection, socket.token)) for socket in services().sockets.all())
@@ -244,8 +214,6 @@ _FORWARD = {"connection": EXAMPLE, "kind": "local", "port": 8080, "to": {"host":
 
 @group.endpoint(
     "/forward",
-    MultiplexForwardRequest,
-    MultiplexForwardResponse,
     action=Action("multiplex.forward", limits=[forwards]),
     about=("connection", "kind", "host", "port", "to"),
     raises=[*OPENING, errors.PortInUse, errors.PermissionDenied, errors.StreamLimit],
@@ -264,13 +232,7 @@ def forward(request: MultiplexForwardRequest) -> MultiplexForwardResponse:
     return MultiplexForwardResponse(host=opened.address[0], port=opened.address[1])
 
 
-@group.endpoint(
-    "/cancel",
-    MultiplexCancelRequest,
-    action="multiplex.cancel",
-    about=("connection", "kind", "host", "port", "to"),
-    example=_FORWARD,
-)
+@group.endpoint("/cancel", about=("connection", "kind", "host", "port", "to"), example=_FORWARD)
 def cancel(request: MultiplexCancelRequest) -> None:
     """Close a forward of the caller's control socket, named as it was opened. Its connections end."""
     if not services().sockets.cancel(request.connection, caller().token, _forwarded(request)):
@@ -279,7 +241,6 @@ def cancel(request: MultiplexCancelRequest) -> None:
 
 @group.endpoint(
     "/renew",
-    MultiplexRenewRequest,
     action=Action("multiplex.renew", limits=[renews_link]),
     about=("connection",),
     raises=[errors.UnknownConnection],

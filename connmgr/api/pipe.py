@@ -49,7 +49,6 @@ FRAMES = (
 
 @group.endpoint(
     "/pipe",
-    PipeRequest,
     kind=StreamEndpoint,
     action=Action("shell.pipe", runs=True, takes_input=True, on_terminal=lambda request: request.pty),
     about=("connection", "command", "argv", "tcp"),

@@ -15,6 +15,7 @@ from connmgr.api.context import caller, detail, require_valid, while_valid
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
+from connmgr.contract.message import message_of
 from connmgr.contract.recording import (
     MAX_MATCHES,
     RecordedLine,
@@ -43,9 +44,6 @@ group = Group(
 
 @group.endpoint(
     "/query",
-    RecordingQueryRequest,
-    RecordingQueryResponse,
-    action="recording.query",
     reads=True,
     about=("connectionFilter",),
     example={"connectionFilter": "web*"},
@@ -70,19 +68,19 @@ def query(request: RecordingQueryRequest) -> RecordingQueryResponse:
 
     Recordings of connections that were removed, and of versions that did not note the connection, are the owner's.
     """
-    found = list(_visible(_all()))
+    visible = list(_visible(_all()))
     if request.connection_filter != "*":
         chosen = set(services().vault.connections.query("*", request.connection_filter, "*"))
-        found = [one for one in found if one.connection in chosen]
-    locked = _locked(found)
-    found.sort(key=lambda one: one.began, reverse=True)
-    return RecordingQueryResponse(recordings=[_info(one, locked=one.connection in locked) for one in found])
+        visible = [recorded for recorded in visible if recorded.connection in chosen]
+    locked = _locked(visible)
+    visible.sort(key=lambda recorded: recorded.began, reverse=True)
+    return RecordingQueryResponse(
+        recordings=[_info(recorded, locked=recorded.connection in locked) for recorded in visible]
+    )
 
 
 @group.endpoint(
     "/read",
-    RecordingRequest,
-    action="recording.read",
     reads=True,
     about=("recording",),
     raises=[errors.UnknownRecording, errors.SecretLocked],
@@ -95,23 +93,20 @@ def read(request: RecordingRequest) -> flask.Response:
 
     Of a terminal that still runs it has the output until now, but for the last second.
     """
-    found = _find(request.recording)
-    detail(**({} if found.connection is None else {"connection": found.connection}))
-    return as_pieces(while_valid(_pieces(found)), ASCIICAST)
+    recorded = _find(request.recording)
+    detail(**({} if recorded.connection is None else {"connection": recorded.connection}))
+    return as_pieces(while_valid(_pieces(recorded)), ASCIICAST)
 
 
-def _pieces(found: Recorded) -> Iterator[bytes]:
+def _pieces(recorded: Recorded) -> Iterator[bytes]:
     try:
-        yield from as_version_3(found)
+        yield from as_version_3(recorded)
     except FileNotFoundError:
-        raise errors.UnknownRecording(found.id) from None
+        raise errors.UnknownRecording(recorded.id) from None
 
 
 @group.endpoint(
     "/search",
-    RecordingSearchRequest,
-    RecordingSearchResponse,
-    action="recording.search",
     reads=True,
     about=("recordings",),
     raises=[errors.UnknownRecording, errors.SecretLocked],
@@ -130,7 +125,8 @@ def find(request: RecordingSearchRequest) -> RecordingSearchResponse:
     if request.recordings is None:
         visible = list(_visible(_all()))
         locked = _locked(visible)
-        chosen = sorted((one for one in visible if one.connection not in locked), key=lambda one: -one.began)
+        readable = (recorded for recorded in visible if recorded.connection not in locked)
+        chosen = sorted(readable, key=lambda recorded: -recorded.began)
     else:
         chosen = [_find(id) for id in dict.fromkeys(request.recordings)]
     matches: list[RecordedLine] = []
@@ -142,14 +138,14 @@ def find(request: RecordingSearchRequest) -> RecordingSearchResponse:
 def _search(chosen: Iterable[Recorded], text: str, matches: list[RecordedLine]) -> bool:
     """Fill ``matches``; return whether everything was searched."""
     until = time.thread_time() + SEARCH_SECONDS
-    for one in chosen:
+    for recorded in chosen:
         require_valid()
         try:
-            for count, line in enumerate(search(one, text)):
+            for count, line in enumerate(search(recorded, text)):
                 if line is not None:
                     if len(matches) >= MAX_MATCHES:
                         return False
-                    matches.append(RecordedLine(recording=one.id, seconds=line.seconds, text=line.text))
+                    matches.append(RecordedLine(recording=recorded.id, seconds=line.seconds, text=line.text))
                 if not count % 64 and time.thread_time() > until:
                     return False
         except FileNotFoundError:
@@ -165,36 +161,32 @@ def _all() -> Iterator[Recorded]:
 def _find(id: str) -> Recorded:
     path = services().terminals.recordings.path(id)
     recorded = None if path is None else describe(path)
-    found = list(_visible([recorded])) if recorded is not None else []
-    if not found:
+    if recorded is None or not list(_visible([recorded])):
         raise errors.UnknownRecording(id)
-    if _locked(found):
+    if _locked([recorded]):
         raise errors.SecretLocked("The recording shows a connection whose secrets are locked; unlock the vault first.")
-    return found[0]
+    return recorded
 
 
 def _visible(recorded: Iterable[Recorded]) -> Iterator[Recorded]:
     if caller().grant is None:
         yield from recorded
         return
-    works = ((one, Work(one.connection, one.opener)) for one in recorded if one.connection is not None)
+    works = ((each, Work(each.connection, each.opener)) for each in recorded if each.connection is not None)
     yield from services().authorisation.visible_work(caller(), works)
 
 
 def _locked(recorded: Iterable[Recorded]) -> set[str]:
-    return locked_ones(one.connection for one in recorded if one.connection is not None)
+    return locked_ones(each.connection for each in recorded if each.connection is not None)
 
 
-def _info(one: Recorded, *, locked: bool) -> RecordingInfo:
-    return RecordingInfo(
-        recording=one.id,
-        connection=one.connection,
-        command=None if locked else one.command,
+def _info(recorded: Recorded, *, locked: bool) -> RecordingInfo:
+    return message_of(
+        RecordingInfo,
+        recorded,
+        recording=recorded.id,
+        command=None if locked else recorded.command,
         locked=locked or None,
-        columns=one.columns,
-        rows=one.rows,
-        began=datetime.fromtimestamp(one.began, timezone.utc),
-        seconds=one.seconds,
-        size=one.size,
-        active=services().terminals.recordings.is_active(one.id),
+        began=datetime.fromtimestamp(recorded.began, timezone.utc),
+        active=services().terminals.recordings.is_active(recorded.id),
     )

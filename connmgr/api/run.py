@@ -20,7 +20,7 @@ from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE, with_words
 from connmgr.api.services import services
 from connmgr.contract.fact import SECONDS
-from connmgr.contract.message import given_json, replace
+from connmgr.contract.message import given_json, message_of, replace
 from connmgr.contract.run import (
     DONE,
     ENDED,
@@ -144,8 +144,6 @@ STARTS: dict[str, Any] = {
 
 @group.endpoint(
     "/start",
-    RunStartRequest,
-    RunStartResponse,
     action=RUN,
     about=("connectionFilter", "categoryFilter", "typeFilter", "where", "session", "command", "argv", "facts", "name"),
     selects=_select,
@@ -176,9 +174,6 @@ def start(request: RunStartRequest) -> RunStartResponse:
 
 @group.endpoint(
     "/retry",
-    RunRetryRequest,
-    RunStartResponse,
-    action="run.retry",
     about=("run", "states"),
     example={"run": RUN_ID, "states": ["failed", "unreachable"]},
     answer={
@@ -314,9 +309,6 @@ def _home(
 
 @group.endpoint(
     "/info",
-    RunInfoRequest,
-    RunInfo,
-    action="run.info",
     reads=True,
     audited=False,
     about=("run",),
@@ -335,9 +327,6 @@ def info(request: RunInfoRequest) -> RunInfo:
 
 @group.endpoint(
     "/wait",
-    RunWaitRequest,
-    RunInfo,
-    action="run.wait",
     suspends=True,
     reads=True,
     audited=False,
@@ -357,9 +346,6 @@ def wait(request: RunWaitRequest) -> RunInfo:
 
 @group.endpoint(
     "/targets",
-    RunTargetsRequest,
-    RunTargetsResponse,
-    action="run.targets",
     reads=True,
     about=("run", "states"),
     raises=[errors.UnknownRun],
@@ -401,9 +387,6 @@ def targets(request: RunTargetsRequest) -> RunTargetsResponse:
 
 @group.endpoint(
     "/output",
-    RunOutputRequest,
-    RunOutputResponse,
-    action="run.output",
     reads=True,
     about=("run", "connection"),
     raises=[errors.UnknownRun, errors.UnknownConnection],
@@ -459,26 +442,19 @@ def output(request: RunOutputRequest) -> RunOutputResponse:
 CHANGES = [errors.UnknownRun, errors.RunEnded]
 
 
-@group.endpoint("/pause", RunRequest, action="run.pause", about=("run",), raises=CHANGES, example={"run": RUN_ID})
+@group.endpoint("/pause", about=("run",), raises=CHANGES, example={"run": RUN_ID})
 def pause(request: RunRequest) -> None:
     """Begin no more targets of a run until `/run/resume`; those that have begun go on."""
     services().runs.pause(_found(request.run).id)
 
 
-@group.endpoint("/resume", RunRequest, action="run.resume", about=("run",), raises=CHANGES, example={"run": RUN_ID})
+@group.endpoint("/resume", about=("run",), raises=CHANGES, example={"run": RUN_ID})
 def resume(request: RunRequest) -> None:
     """Go on with a run that is paused, or let the next wave begin."""
     services().runs.resume(_found(request.run).id)
 
 
-@group.endpoint(
-    "/stop",
-    RunStopRequest,
-    action="run.stop",
-    about=("run", "kill"),
-    raises=CHANGES,
-    example={"run": RUN_ID, "kill": True},
-)
+@group.endpoint("/stop", about=("run", "kill"), raises=CHANGES, example={"run": RUN_ID, "kill": True})
 def stop(request: RunStopRequest) -> None:
     """Stop a run: no more targets begin, and it ends when those that have begun have ended."""
     reason = f"It was stopped by {caller().name}."
@@ -487,9 +463,6 @@ def stop(request: RunStopRequest) -> None:
 
 @group.endpoint(
     "/query",
-    RunQueryRequest,
-    RunQueryResponse,
-    action="run.query",
     reads=True,
     audited=False,
     about=("name", "states"),
@@ -502,14 +475,7 @@ def query(request: RunQueryRequest) -> RunQueryResponse:
     return RunQueryResponse(runs=[_info(run) for run in list(filter(_is_visible, found))[: request.limit]])
 
 
-@group.endpoint(
-    "/remove",
-    RunRemoveRequest,
-    action="run.remove",
-    about=("run",),
-    raises=[errors.UnknownRun, errors.RunUnderWay],
-    example={"run": RUN_ID},
-)
+@group.endpoint("/remove", about=("run",), raises=[errors.UnknownRun, errors.RunUnderWay], example={"run": RUN_ID})
 def remove(request: RunRemoveRequest) -> None:
     """Remove a run that has ended, with its targets and their output."""
     services().runs.remove(_found(request.run))
@@ -541,11 +507,10 @@ def _info(run: StoredRun) -> RunInfo:
     seconds = None if run.began is None else ((run.ended or now()) - run.began).total_seconds()
     rate = over / seconds if seconds and over else None
     boots = [] if run.state in ENDED else stored.at_work(run.id)
-    return RunInfo(
+    return message_of(
+        RunInfo,
+        run,
         run=run.id,
-        name=run.name,
-        state=run.state,
-        reason=run.reason,
         command=spec["shown"],
         as_=spec["as"],
         why=spec["why"],
@@ -553,13 +518,8 @@ def _info(run: StoredRun) -> RunInfo:
         counts=counts,
         wave=run.wave + 1,
         waves=spec["waves"],
-        parallel=run.parallel,
-        stop_after=run.stop_after,
         retry_of=spec["retryOf"],
-        token=run.token,
-        submitted=run.submitted,
-        began=run.began,
-        ended=run.ended,
+        cells=None,
         rate=None if rate is None else round(rate, 3),
         left=None if rate is None else round(left / rate, 3),
         daemons=sorted({_daemon_of(boot) or "" for boot in boots}),

@@ -18,7 +18,7 @@ from connmgr.api.endpoint import Group
 from connmgr.api.multiplex import Entrance
 from connmgr.api.services import Services, services
 from connmgr.audit.entry import CUT_OUT
-from connmgr.contract.message import ABSENT, given_json, time_from_json, time_to_json
+from connmgr.contract.message import ABSENT, given_json, message_of, time_from_json, time_to_json
 from connmgr.contract.run import RunStartRequest
 from connmgr.contract.schedule import (
     Notify,
@@ -64,10 +64,7 @@ STARTING = (errors.UnknownConnection, errors.UnknownCommand, errors.RunLimit, er
 
 @group.endpoint(
     "/add",
-    ScheduleAddRequest,
-    ScheduleAddResponse,
     has_content=True,
-    action="schedule.add",
     about=("name",),
     raises=[*STARTING, errors.ScheduleExists],
     waits=True,
@@ -112,10 +109,7 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
 
 @group.endpoint(
     "/update",
-    ScheduleUpdateRequest,
-    ScheduleInfo,
     has_content=True,
-    action="schedule.update",
     about=("schedule", "name"),
     raises=[*FINDING, *STARTING, errors.ScheduleExists],
     waits=True,
@@ -186,9 +180,6 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
 
 @group.endpoint(
     "/query",
-    ScheduleQueryRequest,
-    ScheduleQueryResponse,
-    action="schedule.query",
     reads=True,
     audited=False,
     about=("name",),
@@ -203,14 +194,7 @@ def query(request: ScheduleQueryRequest) -> ScheduleQueryResponse:
     return ScheduleQueryResponse(schedules=[_info(one) for one in named])
 
 
-@group.endpoint(
-    "/remove",
-    ScheduleRequest,
-    action="schedule.remove",
-    about=("schedule",),
-    raises=FINDING,
-    example={"schedule": "nightly upgrade"},
-)
+@group.endpoint("/remove", about=("schedule",), raises=FINDING, example={"schedule": "nightly upgrade"})
 def remove(request: ScheduleRequest) -> None:
     """Remove a schedule. Its runs stay, and one that is under way goes on."""
     one = _found(request.schedule)
@@ -220,8 +204,6 @@ def remove(request: ScheduleRequest) -> None:
 
 @group.endpoint(
     "/pause",
-    SchedulePauseRequest,
-    action="schedule.pause",
     about=("schedule", "reason"),
     raises=FINDING,
     example={"schedule": "nightly upgrade", "reason": "The freeze before the release."},
@@ -235,8 +217,6 @@ def pause(request: SchedulePauseRequest) -> None:
 
 @group.endpoint(
     "/resume",
-    ScheduleRequest,
-    action="schedule.resume",
     about=("schedule",),
     raises=[*FINDING, errors.ScheduleEnded],
     example={"schedule": "nightly upgrade"},
@@ -259,9 +239,6 @@ def resume(request: ScheduleRequest) -> None:
 
 @group.endpoint(
     "/trigger",
-    ScheduleRequest,
-    ScheduleTriggerResponse,
-    action="schedule.trigger",
     about=("schedule",),
     raises=[*FINDING, *STARTING],
     waits=True,
@@ -277,9 +254,6 @@ def trigger(request: ScheduleRequest) -> ScheduleTriggerResponse:
 
 @group.endpoint(
     "/next",
-    ScheduleNextRequest,
-    ScheduleNextResponse,
-    action="schedule.next",
     reads=True,
     audited=False,
     about=("schedule",),
@@ -388,9 +362,10 @@ def _info(one: StoredSchedule) -> ScheduleInfo:
     notify = spec["notify"]
     if notify is not None and notify.get("webhook"):
         notify = {**notify, "webhook": {"url": notify["webhook"]["url"]}}
-    return ScheduleInfo(
+    return message_of(
+        ScheduleInfo,
+        one,
         schedule=one.id,
-        name=one.name,
         cron=spec["cron"],
         every=spec["every"],
         timezone=spec["timezone"],
@@ -399,13 +374,8 @@ def _info(one: StoredSchedule) -> ScheduleInfo:
         catch_up=spec["catchUp"],
         until=None if spec["until"] is None else time_from_json(spec["until"]),
         next=None if one.paused is not None else one.due,
-        paused=one.paused,
         overdue=one.paused is None and late is not None and late >= MISSED_SECONDS,
-        last_run=one.last_run,
         last_state=state,
-        last_error=one.last_error,
-        skipped=one.skipped,
-        token=one.token,
         run=_shown_run(spec["run"]),
         notify=None if caller().grant is not None else notify,
     )

@@ -12,7 +12,6 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, ClassVar
 
-import marshmallow
 from marshmallow import ValidationError, fields, post_load, pre_load, validate
 
 from connmgr.contract import common as elevation
@@ -473,10 +472,3 @@ def _of_type(kind: Any, facts: Sequence[Any], options: dict[str, Any]) -> fields
         return UtcTime(**options)
     by_type: dict[Any, type[fields.Field[Any]]] = {int: Integer, float: Number, bool: Boolean}
     return by_type.get(kind, fields.Raw)(**options)
-
-
-def schema(kind: type[Message] | type[marshmallow.Schema] | None) -> marshmallow.Schema | None:
-    """Return the schema of a message, or of a schema's class."""
-    if kind is None:
-        return None
-    return schema_of(kind)() if issubclass(kind, Message) else kind()

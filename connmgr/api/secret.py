@@ -51,10 +51,7 @@ group = Group("secret", "Values that only their principals can read.")
 
 @group.endpoint(
     "/encrypt",
-    EncryptRequest,
-    EncryptResponse,
     has_content=True,
-    action="secret.encrypt",
     raises=[UnknownPrincipal, IntegrityError],
     example={"value": "correct horse battery staple"},
     answer={"encrypted": EXAMPLE},
@@ -71,10 +68,7 @@ def encrypt(request: EncryptRequest) -> EncryptResponse:
 
 @group.endpoint(
     "/decrypt",
-    DecryptRequest,
-    DecryptResponse,
     has_content=True,
-    action="secret.decrypt",
     raises=[SecretLocked, IntegrityError],
     example={"encrypted": EXAMPLE},
     answer={"decrypted": "correct horse battery staple"},
@@ -89,8 +83,6 @@ def decrypt(request: DecryptRequest) -> DecryptResponse:
 
 @group.endpoint(
     "/sudo",
-    SudoRequest,
-    SudoResponse,
     action=SUDO,
     about=("connection", "category"),
     raises=[UnknownConnection, UnknownCategory, IntegrityError, ShellBusy],

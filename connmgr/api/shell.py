@@ -31,6 +31,7 @@ from connmgr.api.errors import note_error
 from connmgr.api.keeping import settler, snapshot_before
 from connmgr.api.running import DETACHING, EXAMPLE, OPENING, command_of, detached, printed_until, with_words
 from connmgr.api.services import services
+from connmgr.contract.message import message_of
 from connmgr.contract.shell import (
     SHOWN_CHARACTERS,
     ExecLine,
@@ -70,9 +71,6 @@ group = Group(
 
 @group.endpoint(
     "/start",
-    StartRequest,
-    ShellInfo,
-    action="shell.start",
     about=("connection", "session"),
     raises=[*OPENING, errors.ShellLost, errors.ShellBusy, errors.SessionLimit],
     waits=True,
@@ -91,21 +89,12 @@ def start(request: StartRequest) -> ShellInfo:
     A shell that already runs is only described.
     """
     started = services().shells.start(request.connection, caller().access, request.session, cancellation())
-    info = started.info
-    return ShellInfo(
-        dialect=info.shell_dialect,
-        os_type=info.os_type,
-        os_name=info.os_name,
-        tty_state=info.tty_state,
-        temp=info.temp,
-        restarted=(started.restarted and request.tell_restarted) or None,
-    )
+    restarted = (started.restarted and request.tell_restarted) or None
+    return message_of(ShellInfo, started.info, dialect=started.info.shell_dialect, restarted=restarted)
 
 
 @group.endpoint(
     "/exec",
-    ExecRequest,
-    ExecResponse,
     lines=ExecLine,
     has_content=True,
     action=Action("shell.exec", runs=True, in_shell=always),
@@ -260,9 +249,6 @@ def _encoder(encoding: str) -> EncodePiece:
 
 @group.endpoint(
     "/list",
-    ListRequest,
-    ShellListResponse,
-    action="shell.list",
     reads=True,
     about=("connection",),
     raises=[errors.UnknownConnection],
@@ -289,12 +275,18 @@ def list_(request: ListRequest) -> ShellListResponse:
     """Describe the running shells of all connections or of one. No machine is asked."""
     shells = visible_shells(request.connection)
     hidden = locked_ones(shell.connection for shell in shells if shell.running is not None)
-    return ShellListResponse(shells=[_listed(shell, locked=shell.connection in hidden) for shell in shells])
+    return ShellListResponse(
+        shells=[
+            message_of(
+                ListedShell, shell, running=None if shell.connection in hidden else _visible_command(shell.running)
+            )
+            for shell in shells
+        ]
+    )
 
 
 @group.endpoint(
     "/stop",
-    StopRequest,
     action=Action("shell.stop", limits=[stops_others]),
     about=("connection", "session"),
     raises=[errors.UnknownConnection, errors.NoShell, errors.SecretLocked, errors.ShellBusy],
@@ -359,22 +351,6 @@ def visible_shells(connection: str | None = None) -> list[ShellActivity]:
     shells = services().shells.status(connection)
     visible = set(services().authorisation.visible(caller(), {shell.connection for shell in shells}))
     return [shell for shell in shells if shell.connection in visible]
-
-
-def _listed(shell: ShellActivity, *, locked: bool) -> ListedShell:
-    return ListedShell(
-        connection=shell.connection,
-        session=shell.session,
-        state=shell.state,
-        pid=shell.pid,
-        directory=shell.directory,
-        since=shell.since,
-        uptime=shell.uptime,
-        idle=shell.idle,
-        waiting=shell.waiting,
-        running_since=shell.running_since,
-        running=None if locked else _visible_command(shell.running),
-    )
 
 
 def _visible_command(command: Command | None) -> RunningCommandInfo | None:

@@ -91,8 +91,6 @@ _INFO = {
 
 @group.endpoint(
     "/open",
-    TerminalOpenRequest,
-    TerminalInfo,
     has_content=True,
     action=Action(
         "terminal.open",
@@ -155,9 +153,7 @@ def _redeemed(ticket: str, in_path: Mapping[str, str]) -> Caller:
 
 @group.endpoint(
     "/attach/<terminal>",
-    TerminalAttachRequest,
     kind=StreamEndpoint,
-    action="terminal.attach",
     about=("terminal", "watch"),
     raises=[*FINDING, errors.UpgradeRequired, errors.BadFrame, errors.StreamLimit],
     redeems=_redeemed,
@@ -181,9 +177,6 @@ def attach(request: TerminalAttachRequest) -> Begin:
 
 @group.endpoint(
     "/ticket",
-    TerminalRequest,
-    TerminalTicketResponse,
-    action="terminal.ticket",
     about=("terminal",),
     raises=FINDING,
     example={"terminal": TERMINAL},
@@ -196,9 +189,6 @@ def ticket(request: TerminalRequest) -> TerminalTicketResponse:
 
 @group.endpoint(
     "/query",
-    TerminalQueryRequest,
-    TerminalQueryResponse,
-    action="terminal.query",
     reads=True,
     about=("connectionFilter", "categoryFilter", "typeFilter"),
     example={"connectionFilter": "*"},
@@ -224,9 +214,7 @@ def query(request: TerminalQueryRequest) -> TerminalQueryResponse:
 
 @group.endpoint(
     "/input",
-    TerminalInputRequest,
     has_content=True,
-    action="terminal.input",
     about=("terminal",),
     raises=[*FINDING, errors.TerminalEnded],
     example={"terminal": TERMINAL, "data": "ls -l\r"},
@@ -240,9 +228,6 @@ def input(request: TerminalInputRequest) -> None:
 
 @group.endpoint(
     "/output",
-    TerminalOutputRequest,
-    TerminalOutputResponse,
-    action="terminal.output",
     suspends=True,
     reads=True,
     about=("terminal",),
@@ -287,9 +272,6 @@ def output(request: TerminalOutputRequest) -> TerminalOutputResponse:
 
 @group.endpoint(
     "/screen",
-    TerminalScreenRequest,
-    TerminalScreenResponse,
-    action="terminal.screen",
     suspends=True,
     reads=True,
     about=("terminal",),
@@ -352,8 +334,6 @@ def _lines_of(screen: Screen) -> list[str]:
 
 @group.endpoint(
     "/resize",
-    TerminalResizeRequest,
-    action="terminal.resize",
     about=("terminal",),
     raises=[*FINDING, errors.TerminalEnded],
     example={"terminal": TERMINAL, "columns": 132, "rows": 43},
@@ -363,14 +343,7 @@ def resize(request: TerminalResizeRequest) -> None:
     _find(request).resize(request.columns, request.rows)
 
 
-@group.endpoint(
-    "/close",
-    TerminalRequest,
-    action="terminal.close",
-    about=("terminal",),
-    raises=FINDING,
-    example={"terminal": TERMINAL},
-)
+@group.endpoint("/close", about=("terminal",), raises=FINDING, example={"terminal": TERMINAL})
 def close(request: TerminalRequest) -> None:
     """Close a terminal: its program gets HUP. A terminal that has ended stays as it is."""
     terminal = _find(request)

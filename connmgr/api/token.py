@@ -15,7 +15,7 @@ from connmgr.api.elevate import elevated
 from connmgr.api.endpoint import Endpoint, Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
-from connmgr.contract.message import Absent, time_to_json, to_json
+from connmgr.contract.message import Absent, message_of, time_to_json, to_json
 from connmgr.contract.token import (
     LoanInfo,
     TokenCheckRequest,
@@ -69,10 +69,7 @@ _INFO = {
 
 @group.endpoint(
     "/create",
-    TokenCreateRequest,
-    TokenCreateResponse,
     has_content=True,
-    action="token.create",
     about=("name", "scopes"),
     raises=[*CREATING, errors.VaultLocked, errors.IntegrityError],
     example={name: _INFO[name] for name in ("name", "scopes", "connections", "rules")} | {"expires": 604800},
@@ -97,9 +94,6 @@ def create(request: TokenCreateRequest) -> TokenCreateResponse:
 
 @group.endpoint(
     "/info",
-    None,
-    TokenOwnResponse,
-    action="token.info",
     reads=True,
     answer={
         **{name: _INFO[name] for name in ("id", "name", "expires", "scopes")},
@@ -134,27 +128,17 @@ def info() -> TokenOwnResponse:
         )
     actions, commands = allowed(grant.scopes, read_only=grant.read_only)
     stored = _info(services().grants.document(grant), None, _lent(grant), read_only=grant.read_only)
-    return TokenOwnResponse(
-        id=grant.id,
-        name=grant.name,
-        expires=grant.expires,
+    return message_of(
+        TokenOwnResponse,
+        stored,
         scopes=sorted(grant.scopes),
         actions=sorted(actions),
         commands=commands,
-        connections=stored.connections,
-        categories=stored.categories,
-        rules=stored.rules,
-        quota_per_day=stored.quota_per_day,
-        used_today=stored.used_today,
-        max_concurrent=stored.max_concurrent,
-        from_=stored.from_,
         parent=None if isinstance(stored.parent, Absent) else stored.parent,
-        read_only=grant.read_only,
-        lent=stored.lent,
     )
 
 
-@group.endpoint("/query", None, TokenQueryResponse, action="token.query", reads=True, answer={"tokens": [_INFO]})
+@group.endpoint("/query", reads=True, answer={"tokens": [_INFO]})
 def query() -> TokenQueryResponse:
     """List the tokens, invalid ones for 30 days too. A token lists only the tokens that were created with it."""
     at = now()
@@ -171,14 +155,7 @@ def query() -> TokenQueryResponse:
     )
 
 
-@group.endpoint(
-    "/revoke",
-    TokenRequest,
-    action="token.revoke",
-    about=("id",),
-    raises=[errors.UnknownToken],
-    example={"id": TOKEN},
-)
+@group.endpoint("/revoke", about=("id",), raises=[errors.UnknownToken], example={"id": TOKEN})
 def revoke(request: TokenRequest) -> None:
     """Revoke a token for ever, together with all tokens that were created with it, and end what they run.
 
@@ -190,9 +167,6 @@ def revoke(request: TokenRequest) -> None:
 
 @group.endpoint(
     "/renew",
-    TokenRenewRequest,
-    TokenInfo,
-    action="token.renew",
     about=("id",),
     raises=[errors.UnknownToken, errors.TokenRevoked, errors.ScopeDenied],
     example={"id": TOKEN, "expires": 604800},
@@ -206,9 +180,6 @@ def renew(request: TokenRenewRequest) -> TokenInfo:
 
 @group.endpoint(
     "/lend",
-    TokenLendRequest,
-    TokenInfo,
-    action="token.lend",
     about=("id", "end"),
     raises=[
         errors.UnknownToken,
@@ -309,10 +280,7 @@ def _loan_of(lineage: Sequence[str]) -> LoanInfo | None:
 
 @group.endpoint(
     "/check",
-    TokenCheckRequest,
-    TokenCheckResponse,
     has_content=True,
-    action="token.check",
     reads=True,
     about=("path", "id"),
     raises=[errors.UnknownToken, errors.NotFound],

@@ -7,6 +7,7 @@ from connmgr.api.connection import TUNNEL
 from connmgr.api.context import caller
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services
+from connmgr.contract.message import message_of
 from connmgr.contract.tunnel import TunnelFault, TunnelInfo, TunnelQueryRequest, TunnelQueryResponse
 from connmgr.plugin import Tunnel
 from connmgr.tunnels.table import WANTED
@@ -17,9 +18,6 @@ group = Group("tunnel", "The states of tunnels, which `/connection/toggle` opens
 
 @group.endpoint(
     "/query",
-    TunnelQueryRequest,
-    TunnelQueryResponse,
-    action="tunnel.query",
     reads=True,
     about=("connections",),
     audited=False,
@@ -66,18 +64,11 @@ def _is_tunnel(type: str) -> bool:
 def _info(connection: Connection) -> TunnelInfo:
     status = services().tunnels.status(connection.id)
     failure = status.last_error
-    return TunnelInfo(
+    return message_of(
+        TunnelInfo,
+        status,
         connection=connection.id,
-        state=status.state,
         wanted=connection.cache.get(WANTED) is True,
         address=status.place,
-        since=status.since,
-        retries=status.retries,
-        next_retry=status.next_retry,
         last_error=None if failure is None else TunnelFault(code=failure[0], message=failure[1]),
-        relay=status.relay,
-        streams=status.streams,
-        waiting=status.waiting,
-        bytes_in=status.bytes_in,
-        bytes_out=status.bytes_out,
     )

@@ -14,6 +14,7 @@ from connmgr.api.endpoint import Group
 from connmgr.api.keeping import CHANGE, keeper
 from connmgr.api.running import EXAMPLE, OPENING
 from connmgr.api.services import services
+from connmgr.contract.message import message_of
 from connmgr.contract.undo import (
     RESTORED,
     ChangeInfo,
@@ -43,9 +44,6 @@ _STATE = {"kind": "file", "size": 7, "sha256": None, "mode": "0644", "uid": 0, "
 
 @group.endpoint(
     "/query",
-    UndoQueryRequest,
-    UndoQueryResponse,
-    action="undo.query",
     reads=True,
     about=("token", "connectionFilter"),
     example={"token": "claude", "since": "2026-01-31T08:00:00Z"},
@@ -73,14 +71,14 @@ def query(request: UndoQueryRequest) -> UndoQueryResponse:
 
     A token sees its own, and those of the tokens that were created with it, on connections in its sight.
     """
-    found = [one for one in _own(services().changes.all()) if _is_wanted(one, request)]
+    changes = [change for change in _own(services().changes.all()) if _matches(change, request)]
     if request.connection_filter != "*":
         chosen = set(services().vault.connections.query("*", request.connection_filter, "*"))
-        found = [one for one in found if one.connection in chosen]
-    return UndoQueryResponse(changes=[_info(one) for one in found])
+        changes = [change for change in changes if change.connection in chosen]
+    return UndoQueryResponse(changes=[_info(change) for change in changes])
 
 
-def _is_wanted(change: FileChange, request: UndoQueryRequest) -> bool:
+def _matches(change: FileChange, request: UndoQueryRequest) -> bool:
     at = datetime.fromtimestamp(change.at, timezone.utc)
     return (
         (request.token is None or request.token in (change.token, change.by))
@@ -92,15 +90,13 @@ def _is_wanted(change: FileChange, request: UndoQueryRequest) -> bool:
 def _own(changes: Iterable[FileChange]) -> list[FileChange]:
     """Return those of ``changes`` that the caller may see."""
     grant = caller().grant
-    found = [change for change in changes if grant is None or grant.id in change.lineage]
-    seen = set(services().authorisation.visible(caller(), {one.connection for one in found}))
-    return [one for one in found if grant is None or one.connection in seen]
+    own = [change for change in changes if grant is None or grant.id in change.lineage]
+    visible = set(services().authorisation.visible(caller(), {change.connection for change in own}))
+    return [change for change in own if grant is None or change.connection in visible]
 
 
 @group.endpoint(
     "/read",
-    UndoReadRequest,
-    action="undo.read",
     reads=True,
     about=("change",),
     raises=[errors.UnknownChange, errors.IntegrityError],
@@ -118,8 +114,6 @@ def read(request: UndoReadRequest) -> flask.Response:
 
 @group.endpoint(
     "/restore",
-    UndoRestoreRequest,
-    UndoRestoreResponse,
     action=Action("undo.restore"),
     about=("connection", "dryRun", "force"),
     has_content=True,
@@ -156,17 +150,17 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
     of a token apply: if one asks about a file, nothing is undone before each such file was approved. A token undoes
     only its own changes, and those of tokens that were created with it.
     """
-    known = services().changes.all()
-    own = {one.id: one for one in _own(known)}
-    # Who has changed a file since, a token learns of what it sees alone.
-    seen = known if caller().grant is None else list(own.values())
+    changes = services().changes.all()
+    own = {change.id: change for change in _own(changes)}
+    # A token learns who has changed a file since only from the changes that it sees.
+    visible = changes if caller().grant is None else list(own.values())
     chosen: list[FileChange] = []
     for id in dict.fromkeys(request.changes):
         change = own.get(id)
         if change is None or change.connection != request.connection:
             raise errors.UnknownChange(id)
         chosen.append(change)
-    chosen.sort(key=lambda one: one.at, reverse=True)
+    chosen.sort(key=lambda change: change.at, reverse=True)
     services().shells.start(request.connection, caller().access, None, cancellation())
     results = []
     planned: dict[bytes, FileState] = {}
@@ -175,19 +169,11 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
         for change, rules in _approved(request, chosen, digest):
             require_valid()
             fs = RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
-            undo = Undo(keeper(request.connection, digest), fs, seen, request.dry_run, request.force, planned)
+            undo = Undo(keeper(request.connection, digest), fs, visible, request.dry_run, request.force, planned)
             undone = undo.undo(change)
             if rules is not None:
                 request_context().authority.update(rules.reasons)
-            results.append(
-                UndoneInfo(
-                    change=change.id,
-                    path=change.path,
-                    state=undone.state,
-                    message=undone.message,
-                    restored_as=undone.restored_as,
-                )
-            )
+            results.append(message_of(UndoneInfo, undone, change=change.id, path=change.path))
             if not request.dry_run:
                 file = change.path.decode(errors="backslashreplace")
                 part({"connection": request.connection}, file=file, undoes=change.id, state=undone.state)
@@ -227,23 +213,11 @@ def _approved(
 
 
 def _info(change: FileChange) -> ChangeInfo:
-    return ChangeInfo(
+    return message_of(
+        ChangeInfo,
+        change,
         change=change.id,
         at=datetime.fromtimestamp(change.at, timezone.utc),
-        action=change.action,
-        connection=change.connection,
-        path=change.path,
-        token=change.token,
-        by=change.by,
-        before=_state(change.before),
-        after=None if change.after is None else _state(change.after),
-        not_kept=change.not_kept,
-        undoes=change.undoes,
-        undone_by=change.undone_by,
-    )
-
-
-def _state(state: FileState) -> FileStateInfo:
-    return FileStateInfo(
-        kind=state.kind, size=state.size, sha256=state.sha256, mode=state.mode, uid=state.uid, gid=state.gid
+        before=message_of(FileStateInfo, change.before),
+        after=None if change.after is None else message_of(FileStateInfo, change.after),
     )

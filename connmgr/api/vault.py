@@ -5,6 +5,7 @@ from __future__ import annotations
 from connmgr.api.context import PEER_UID, caller, detail, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services
+from connmgr.contract.message import message_of
 from connmgr.contract.vault import (
     AddRequest,
     PassphraseRequest,
@@ -43,9 +44,7 @@ group = Group("vault", "The vault's users. A user's passphrase unlocks the secre
 
 @group.endpoint(
     "/status",
-    action="vault.status",
     reads=True,
-    response=StatusResponse,
     raises=[IntegrityError],
     answer={"hasUsers": True, "user": "alice", "principals": ["alice", "vault"], "users": ["alice", "bob"]},
 )
@@ -54,20 +53,11 @@ def status() -> StatusResponse:
 
     While the vault has no users, every session has the principal `vault`.
     """
-    status = services().vault.principals.status(caller().access)
-    return StatusResponse(
-        has_users=status.has_users,
-        user=status.user,
-        principals=tuple(status.principals),
-        users=tuple(status.users),
-    )
+    return message_of(StatusResponse, services().vault.principals.status(caller().access))
 
 
 @group.endpoint(
     "/unlock",
-    UnlockRequest,
-    UnlockResponse,
-    action="vault.unlock",
     about=("user",),
     raises=[UnlockFailed, UnlockThrottled, IntegrityError],
     waits=True,
@@ -95,10 +85,7 @@ def unlock(request: UnlockRequest) -> UnlockResponse:
     )
 
 
-@group.endpoint(
-    "/lock",
-    action="vault.lock",
-)
+@group.endpoint("/lock")
 def lock() -> None:
     """Lock the user that this session has unlocked, if any; what it has lent to tokens ends at once."""
     caller().access.lock()
@@ -106,8 +93,6 @@ def lock() -> None:
 
 @group.endpoint(
     "/user/add",
-    AddRequest,
-    action="vault.user.add",
     about=("user",),
     raises=[VaultLocked, UserExists, UnlockThrottled, IntegrityError],
     waits=True,
@@ -124,8 +109,6 @@ def add_user(request: AddRequest) -> None:
 
 @group.endpoint(
     "/user/passphrase",
-    PassphraseRequest,
-    action="vault.user.passphrase",
     about=("user",),
     raises=[UnlockFailed, UnlockThrottled, IntegrityError],
     waits=True,
@@ -142,9 +125,6 @@ def change_passphrase(request: PassphraseRequest) -> None:
 
 @group.endpoint(
     "/user/remove",
-    RemoveRequest,
-    RemoveResponse,
-    action="vault.user.remove",
     about=("user",),
     raises=[VaultLocked, UnlockFailed, UnlockThrottled, UnknownUser, LastPrincipal, IntegrityError],
     waits=True,
@@ -194,9 +174,6 @@ USER = {"recovery": "635a", "user": "alice"}
 
 @group.endpoint(
     "/recovery/create",
-    RecoveryCreateRequest,
-    RecoveryWordsResponse,
-    action="vault.recovery.create",
     about=("user", "shares", "threshold"),
     raises=[UnlockFailed, UnlockThrottled, IntegrityError],
     waits=True,
@@ -219,9 +196,7 @@ def create_recovery(request: RecoveryCreateRequest) -> RecoveryWordsResponse:
 
 @group.endpoint(
     "/recovery/query",
-    action="vault.recovery.query",
     reads=True,
-    response=RecoveryQueryResponse,
     raises=[IntegrityError],
     answer={
         "recoveries": [{**USER, "shares": 5, "threshold": 3, "created": "2026-01-02T03:04:05.000000Z", "used": None}]
@@ -230,25 +205,12 @@ def create_recovery(request: RecoveryCreateRequest) -> RecoveryWordsResponse:
 def query_recoveries() -> RecoveryQueryResponse:
     """Return the recovery keys of all users, without their words."""
     return RecoveryQueryResponse(
-        recoveries=[
-            RecoveryKey(
-                recovery=recovery.id,
-                user=recovery.user,
-                shares=recovery.shares,
-                threshold=recovery.threshold,
-                created=recovery.created,
-                used=recovery.used,
-            )
-            for recovery in services().vault.recoveries.all()
-        ]
+        recoveries=[message_of(RecoveryKey, key, recovery=key.id) for key in services().vault.recoveries.all()]
     )
 
 
 @group.endpoint(
     "/recovery/use",
-    RecoveryUseRequest,
-    RecoveryUseResponse,
-    action="vault.recovery.use",
     raises=[WrongShares, UnlockThrottled, IntegrityError],
     waits=True,
     example={"shares": WORDS["shares"], "newPassphrase": "four other words or more"},
@@ -263,19 +225,16 @@ def use_recovery(request: RecoveryUseRequest) -> RecoveryUseResponse:
     """
     shares = list(request.shares)
     if request.new_passphrase is None:
-        found = services().vault.recoveries.check(shares)
+        key = services().vault.recoveries.check(shares)
     else:
-        found = services().vault.recoveries.use(shares, request.new_passphrase)
-        services().loans.end_those_by(found.user, "the passphrase of its user was set by a recovery key")
-    detail(recovery=found.id, user=found.user, setsPassphrase=request.new_passphrase is not None)
-    return RecoveryUseResponse(recovery=found.id, user=found.user)
+        key = services().vault.recoveries.use(shares, request.new_passphrase)
+        services().loans.end_those_by(key.user, "the passphrase of its user was set by a recovery key")
+    detail(recovery=key.id, user=key.user, setsPassphrase=request.new_passphrase is not None)
+    return RecoveryUseResponse(recovery=key.id, user=key.user)
 
 
 @group.endpoint(
     "/recovery/rotate",
-    RecoveryRotateRequest,
-    RecoveryWordsResponse,
-    action="vault.recovery.rotate",
     about=("recovery",),
     raises=[UnknownRecovery, UnlockFailed, UnlockThrottled, IntegrityError],
     waits=True,
@@ -291,8 +250,6 @@ def rotate_recovery(request: RecoveryRotateRequest) -> RecoveryWordsResponse:
 
 @group.endpoint(
     "/recovery/revoke",
-    RecoveryRevokeRequest,
-    action="vault.recovery.revoke",
     about=("recovery",),
     raises=[UnknownRecovery, VaultLocked, IntegrityError],
     example={"recovery": "635a"},
@@ -303,7 +260,7 @@ def revoke_recovery(request: RecoveryRevokeRequest) -> None:
 
 
 def _described(words: RecoveryWords, user: str) -> RecoveryWordsResponse:
-    return RecoveryWordsResponse(recovery=words.id, user=user, threshold=words.threshold, shares=words.shares)
+    return message_of(RecoveryWordsResponse, words, recovery=words.id, user=user)
 
 
 def guesser() -> Guesser:

@@ -42,9 +42,6 @@ _LOGIN = "web.login"
 
 @group.endpoint(
     "/ticket",
-    WebTicketRequest,
-    WebTicketResponse,
-    action="web.ticket",
     raises=[PageMissing],
     example={"sameUser": True},
     answer={"ticket": "QRSMvsZIT0f1DRmIT4wtMxAhBCdnvFQBPQpZfRTqjYc", "valid": LOGIN_SECONDS},
@@ -61,9 +58,6 @@ def ticket(request: WebTicketRequest) -> WebTicketResponse:
 
 @group.endpoint(
     "/login",
-    WebLoginRequest,
-    WebLoginResponse,
-    action="web.login",
     raises=[InvalidToken, TokenExpired, TokenRevoked],
     public=True,
     example={"ticket": "QRSMvsZIT0f1DRmIT4wtMxAhBCdnvFQBPQpZfRTqjYc"},
@@ -96,9 +90,6 @@ def _may_be_own_user() -> bool:
 
 @group.endpoint(
     "/confirm",
-    WebConfirmRequest,
-    WebConfirmResponse,
-    action="web.confirm",
     about=("user",),
     raises=[UnlockFailed, UnlockThrottled, ApprovalRequired, ApprovalDenied],
     waits=True,
@@ -130,7 +121,7 @@ def confirm(request: WebConfirmRequest) -> WebConfirmResponse:
     return WebConfirmResponse(valid=STEP_UP_SECONDS)
 
 
-@group.endpoint("/logout", action="web.logout")
+@group.endpoint("/logout")
 def logout() -> None:
     """End the session whose token the request carries, and everything that waits or streams for it.
 

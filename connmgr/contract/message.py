@@ -294,6 +294,12 @@ def _shown(field: Field, message: Message) -> str:
     return "…" if SECRET in field.facts and value is not None else repr(value)
 
 
+def message_of(kind: type[M], source: object, **own: Any) -> M:
+    """Return a message about ``source``: each field is the attribute of its name, unless ``own`` has it."""
+    # A field that may be absent is no exception: what neither of them has is a mistake.
+    return kind(**{name: own[name] if name in own else getattr(source, name) for name in kind._names})
+
+
 def replace(message: M, **changes: Any) -> M:
     """Return the message with other values of some fields."""
     return type(message)(**{**message.__dict__, **changes})
