@@ -8,6 +8,7 @@ pexpect over a channel instead of a terminal of its own. :class:`ResumedChannel`
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from pexpect.expect import searcher_re
 from pexpect.spawnbase import SpawnBase
 
 from connmgr.engine.script import Source, new_nonce
-from connmgr.errors import AuthFailed, ConnectTimeout, ElevationFailed, ShellLost
+from connmgr.errors import AuthFailed, ChannelRefused, ConnectTimeout, ElevationFailed, ShellLost
 from connmgr.plugin import BECOME_ARGV, LEAST_SECONDS, Channel, Deadline, Pty, TerminalRequired, Transport, Wrapper
 from connmgr.printable import in_one_line
 
@@ -48,6 +49,9 @@ _STATUS_LINE = re.compile(rb"\d{1,3}\n\Z")
 _RAW = Pty(raw=True)
 """The terminal of a login, for a program that shall have none."""
 
+_ONLY_SETS = re.compile(r'((?:[A-Z_]+=(?:\w|\$\{\w+-\w*\})* )*exec )"\$@"')
+"""A script that only sets variables for the program that it becomes, which any shell of POSIX's language does alike."""
+
 
 class WrappedTransport(Transport):
     """The transport of a connection whose type is a :class:`Wrapper`: every process is started through it."""
@@ -65,6 +69,13 @@ class WrappedTransport(Transport):
 
     def answers(self, timeout: float) -> bool:
         return self._inner.answers(timeout)
+
+    @property
+    def can_learn_language(self) -> bool:
+        return self._inner.can_learn_language
+
+    def learn_language(self, timeout: float) -> None:
+        self._inner.learn_language(timeout)
 
     @property
     def outer(self) -> Transport:
@@ -105,7 +116,7 @@ class WrappedTransport(Transport):
         if isinstance(self._inner, WrappedTransport):
             channel = self._inner._start(wrapped, deadline, pty, raw=False)
         else:
-            channel = self._inner.open_channel(wrapped, pty=pty, timeout=deadline.left(LEAST_SECONDS))
+            channel = self._begin(wrapped, deadline, pty)
         if not holds_login:
             return channel
         try:
@@ -117,8 +128,26 @@ class WrappedTransport(Transport):
                 raise ShellLost("The link broke during the login; try again.") from error
             raise
 
+    def _begin(self, argv: Sequence[str], deadline: Deadline, pty: Pty | None) -> Channel:
+        """Start the wrapping program: by a line of the login shell if that can be, which saves a shell before it."""
+        timeout = deadline.left(LEAST_SECONDS)
+        if pty is None:
+            # What a full chain refuses is tried again by open_channel(), which makes room.
+            with suppress(ChannelRefused):
+                channel = self._inner.open_line(_line_of(argv), timeout=timeout)
+                if channel is not None:
+                    return channel
+        return self._inner.open_channel(argv, pty=pty, timeout=timeout)
+
     def close(self) -> None:
         """Do nothing: the chain closes the inner transport."""
+
+
+def _line_of(argv: Sequence[str]) -> str:
+    """Return the line that starts ``argv`` in a shell of POSIX's language."""
+    if argv[:2] == ["/bin/sh", "-c"] and (script := _ONLY_SETS.fullmatch(argv[2])):
+        return script[1] + shlex.join(argv[4:])
+    return shlex.join(argv)
 
 
 class Login:

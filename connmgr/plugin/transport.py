@@ -212,7 +212,7 @@ class Transport(ABC):
 
     @property
     def can_learn_language(self) -> bool:
-        """Whether :meth:`learn_language` may have :meth:`open_line` start processes that it does not start now."""
+        """Whether :meth:`learn_language` may have processes start by a line that do not now (:meth:`open_line`)."""
         return False
 
     def learn_language(self, timeout: float) -> None:  # noqa: B027 - most transports have no login shell

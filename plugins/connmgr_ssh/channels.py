@@ -439,7 +439,8 @@ class SshChannel:
     def _widen(self, window: int) -> None:
         """Let the remote host send up to ``window`` unread bytes."""
         grant, self._window = window - self._window, window
-        self._grant(grant)
+        if grant:
+            self._grant(grant)
 
     def _grant(self, grant: int) -> None:
         with self._lock:

@@ -7,15 +7,16 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pytest
 
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ChannelRefused, UnsupportedShell
-from connmgr.plugin import Channel, Pty
-from connmgr_ssh.channels import NARROW_WINDOW_BYTES, STDERR, WINDOW_BYTES
+from connmgr.links.login import WrappedTransport
+from connmgr.plugin import Channel, Pty, Schema, Wrapper
+from connmgr_ssh.channels import NARROW_WINDOW_BYTES, STDERR, WINDOW_BYTES, LineChannel, SessionChannel
 from connmgr_ssh.transport import SshTransport
 from tests.components import program
 from tests.deadlines import DEADLINE_SECONDS, eventually
@@ -307,6 +308,39 @@ def test_a_line_is_started_by_a_login_shell_that_reads_it_alone(
     assert out in {f"typed\nit's {one}\n".encode() for one in (shell, name, (program(shell) or "").rpartition("/")[2])}
     assert (err, channel.exit_status(DEADLINE_SECONDS)) == (b"err\n", 3)
     channel.close()
+
+
+class _Setting(Wrapper):
+    """Sets variables, and nothing else."""
+
+    name = "setting"
+    description = "Programs with two variables."
+    schema = Schema
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
+        return ["/bin/sh", "-c", 'OWN=${NONE-it} OTHER=${HOME-} LAST=x exec "$@"', "sh", *argv]
+
+
+@pytest.mark.needs("root", "zsh", "ksh93", "mksh", "dash", "fish", "tcsh")
+def test_a_wrapping_program_is_started_by_a_line_where_that_can_be(
+    sshd: Sshd, connect: Connect, login_shell: User, request: pytest.FixtureRequest
+) -> None:
+    link = connect(sshd, user=login_shell.name)
+    wrapped = WrappedTransport(_Setting(), {}, link)
+    words = ["", "a b", "it's", '"', "$HOME", "*", "\\n", "{a,b}", "~", "#", "ä"]
+    script = 'printf "%s\\0" "$OWN" "$OTHER" "$LAST" "$@"; cat'
+    expected = "".join(f"{word}\0" for word in ("it", str(login_shell.home), "x", *words))
+    kinds = []
+    for _ in range(2):
+        channel = wrapped.open_channel(["/bin/sh", "-c", script, "sh", *words], timeout=DEADLINE_SECONDS)
+        channel.sendall(b"typed", DEADLINE_SECONDS)
+        channel.shutdown_write()
+        assert read(channel)[0].decode() == f"{expected}typed"
+        kinds.append(type(channel))
+        channel.close()
+        wrapped.learn_language(DEADLINE_SECONDS)
+    reads_posix = request.node.callspec.params["login_shell"] not in ("fish", "tcsh", "ksh93")
+    assert kinds == [SessionChannel, LineChannel if reads_posix else SessionChannel]
 
 
 def test_no_line_is_started_behind_a_forced_command(start_sshd: StartSshd, connect: Connect) -> None:
