@@ -111,7 +111,7 @@ class Exchange:
         self._subject = f"{subject}: " if subject else ""
         self._helper, self.mark = _called(transport, helpers, program, arguments, variables, cancellation)
         self._channel = self._helper.channel
-        self._received = bytearray()
+        self._received = b""
         self._complaint = b""
         self._possible_end = self._status = b""
         self._answered = self._ended = self._over = False
@@ -172,8 +172,7 @@ class Exchange:
             last = b" " + self.mark + b"\n" if self._received.startswith(b"ask ", start) else b"\n"
             end = self._received.find(last, start, start + ANSWER_BYTES) if at >= 0 else -1
             if end >= 0:
-                line = bytes(self._received[start:end])
-                del self._received[: end + len(last)]
+                line, self._received = self._received[start:end], self._received[end + len(last) :]
                 return line
             too_long = at >= 0 and len(self._received) - start >= ANSWER_BYTES
             if too_long or len(self._received) > NOISE_BYTES or not self._more(deadline.left()):
@@ -241,7 +240,7 @@ class Exchange:
         """Yield the program's output to its end; each piece must come within ``timeout`` seconds."""
         self._answered = False
         while not self._over and (self._received or self._more(timeout)):
-            piece, self._received, self._possible_end = self._possible_end + self._received, bytearray(), b""
+            piece, self._received, self._possible_end = self._possible_end + self._received, b"", b""
             if content := self._before_end(piece):
                 yield content
         # The helper is gone, so its last output does not mark the end.

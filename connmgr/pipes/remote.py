@@ -22,8 +22,12 @@ INPUT_SECONDS = 24 * 3600.0
 QUEUE_BYTES = 512 * 1024
 """Most bytes of queued input; the queue lets client and remote host work without waiting for each other."""
 
-AT_ONCE_BYTES = 4 * 1024
-"""Most bytes of input, such as keys, that the loop's own thread writes: to encrypt more would hold up other streams."""
+AT_ONCE_BYTES = 64 * 1024
+"""Most bytes of input, such as keys and the pieces of rsync, that the loop's own thread writes. To encrypt as many
+takes no longer than to pass them to another thread; to encrypt more would hold up other streams."""
+
+LARGE_BYTES = 32 * 1024
+"""Pieces of input that are on average as large are written one by one."""
 
 POLL_SECONDS = 1.0
 """Interval at which the reader of a process without a descriptor checks whether it was closed."""
@@ -291,15 +295,17 @@ class RemoteProcess:
 
     def _write(self, pieces: list[bytes], *, ends: bool) -> None:
         """Write in a thread that may block."""
-        broken = False
+        broken, size = False, sum(map(len, pieces))
         try:
-            self._channel.sendall(b"".join(pieces), INPUT_SECONDS)
+            # Joining large pieces would copy all of them once more; small ones would cost a packet each.
+            for data in pieces if size >= len(pieces) * LARGE_BYTES else [b"".join(pieces)]:
+                self._channel.sendall(data, INPUT_SECONDS)
             if ends:
                 self._channel.shutdown_write()
         except (OSError, EOFError):
             # The process has closed its input, or has ended; the end of its output will show which.
             broken = True
-        self._loop.call(lambda: self._written(sum(map(len, pieces)), broken=broken))
+        self._loop.call(lambda: self._written(size, broken=broken))
 
     def _written(self, size: int, *, broken: bool) -> None:
         self._writing = False

@@ -17,8 +17,8 @@ from connmgr.streams.endpoints import READ_BYTES, READS_AT_ONCE, DescriptorEndpo
 from connmgr.streams.frames import DATA, MAX_SIDE
 from connmgr.streams.loop import Loop
 
-FETCH_BYTES = 256 * 1024
-"""Bytes that a thread reads at once where reading may block."""
+FETCH_BYTES = 192 * 1024
+"""Bytes that a thread reads at once where reading may block; larger blocks of memory are costly to get (mallopt(3))."""
 
 QUEUE_BYTES = 512 * 1024
 """Most bytes that wait for a thread that writes; so it and the other endpoint need not wait for each other."""
@@ -299,13 +299,27 @@ class ThreadedOutbox(Outbox):
     ``written`` is called in the thread of the loop after each; :meth:`flush` then returns how much was written.
     """
 
-    __slots__ = ("_descriptor", "_done", "_dropped", "_failure", "_loop", "_written", "is_busy")
+    __slots__ = (
+        "_descriptor",
+        "_done",
+        "_dropped",
+        "_failure",
+        "_has_reader",
+        "_is_due",
+        "_loop",
+        "_written",
+        "is_busy",
+    )
 
     def __init__(self, loop: Loop, descriptor: int, written: Callable[[], object]) -> None:
         super().__init__(lambda _: 0)
         self._loop, self._descriptor, self._written = loop, descriptor, written
+        self._has_reader = stat.S_ISFIFO(os.fstat(descriptor).st_mode) or os.isatty(descriptor)
         self.is_busy = False
         """Whether a thread uses the descriptor."""
+
+        self._is_due = False
+        """Whether the loop begins to write after this round."""
 
         self._done = 0
         self._failure: OSError | None = None
@@ -314,7 +328,10 @@ class ThreadedOutbox(Outbox):
     def put(self, data: bytes | memoryview) -> int:
         self._pieces.append(memoryview(data))
         self.size += len(data)
-        self._write_on()
+        # All that comes in a round of the loop is one task: to pass a piece to a thread costs as much as to write it.
+        if not (self._is_due or self.is_busy):
+            self._is_due = True
+            self._loop.call(self._write_on)
         return 0
 
     def flush(self) -> int:
@@ -328,6 +345,7 @@ class ThreadedOutbox(Outbox):
         return super().drop()
 
     def _write_on(self) -> None:
+        self._is_due = False
         if self._pieces and not (self.is_busy or self._dropped or self._failure):
             self.is_busy = True
             pieces = list(self._pieces)
@@ -346,8 +364,7 @@ class ThreadedOutbox(Outbox):
         self._loop.call(partial(self._note, written, failure))
 
     def _write_piece(self, piece: memoryview) -> int:
-        status = os.fstat(self._descriptor)
-        if not (stat.S_ISFIFO(status.st_mode) or os.isatty(self._descriptor)):
+        if not self._has_reader:
             written = 0
             while written < len(piece) and not self._dropped:
                 written += os.write(self._descriptor, piece[written:])

@@ -220,11 +220,11 @@ def _to_channel(method: str) -> Callable[[Any, Message], None]:
     return handle
 
 
-def _data(payload: bytes, at: int) -> memoryview:
+def _data(payload: bytes | memoryview, at: int) -> bytes | memoryview:
     """Return the data of a message, whose size is at ``at``; raise SSHException if the size is wrong."""
     if int.from_bytes(payload[at : at + 4], "big") != len(payload) - at - 4:
         raise SSHException("The peer sent data of another size than it said")
-    return memoryview(payload)[at + 4 :]
+    return payload[at + 4 :]
 
 
 class SshLink(SendingTransport):
@@ -357,7 +357,7 @@ class SshLink(SendingTransport):
         """Whether login and key exchange are over, so that messages concern channels or begin a new key exchange."""
         return self.authenticated and self.clear_to_send.is_set() and not self._expected_packet
 
-    def _deliver(self, payload: bytes) -> bool:
+    def _deliver(self, payload: bytes | memoryview) -> bool:
         """Pass a message to its channel, if it has one; several times faster than through paramiko."""
         if payload[0] not in self._channel_handler_table or not self._is_settled():
             return False

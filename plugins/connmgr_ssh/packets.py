@@ -27,6 +27,9 @@ from connmgr.plugin import ByteStream
 
 READ_BYTES = 192 * 1024
 SMALL_READ_BYTES = 16 * 1024
+KEPT_BYTES = 40 * 1024
+"""Room for the beginning of a packet; OpenSSH's have 32 KiB of data."""
+
 FEWEST_PIECES, MOST_PIECES = 3, 999
 """Pieces that one sendmsg() writes (IOV_MAX is 1024); fewer or more are joined."""
 PREAMBLE_BYTES = 256 * 1024
@@ -62,7 +65,8 @@ class Wire:
 
     def __init__(self, stream: ByteStream, interval: float | None) -> None:
         self._stream = stream
-        self._ahead = b""
+        self._ahead: bytes | memoryview = b""
+        self._buffer = bytearray()
         self._position = 0
         self._size = SMALL_READ_BYTES
         self._closed = False  # the name that paramiko uses
@@ -126,7 +130,7 @@ class Wire:
 
     def peek(self, size: int) -> bytes:
         """Return the first ``size`` bytes read ahead, or fewer."""
-        return self._ahead[self._position : self._position + size]
+        return bytes(self._ahead[self._position : self._position + size])
 
     def take(self, size: int) -> memoryview:
         """Remove ``size`` bytes from those read ahead, and return them."""
@@ -152,22 +156,40 @@ class Wire:
             if self.hasty and self.socket and _QUICKACK is not None:
                 # Before each read, because the kernel leaves this mode by itself (tcp(7), TCP_QUICKACK).
                 self.socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
-            piece = self._stream.recv(self._size)
+            size = self._read_much(self.socket) if self.socket and self._size == READ_BYTES else self._read_little()
         except BlockingIOError:
             return
         except TimeoutError:
             self.silences += 1
             raise
-        if not piece:
+        if not size:
             raise EOFError
         self._since, self.silences = now(), 0
         # A large buffer is costly, and a small one needs many calls for much data.
-        self._size = READ_BYTES if len(piece) >= SMALL_READ_BYTES else SMALL_READ_BYTES
-        self._ahead, self._position = self._ahead[self._position :] + piece, 0
+        self._size = READ_BYTES if size >= SMALL_READ_BYTES else SMALL_READ_BYTES
         if self.allowance is not None:
-            self.allowance -= len(piece)
+            self.allowance -= size
             if self.allowance < 0:
                 raise OSError(errno.EMSGSIZE, "the peer sends text without an SSH version line")
+
+    def _read_little(self) -> int:
+        piece = self._stream.recv(self._size)
+        self._ahead, self._position = b"".join((self._ahead[self._position :], piece)), 0
+        self._buffer = bytearray()
+        return len(piece)
+
+    def _read_much(self, stream: socket.socket) -> int:
+        """Read into a lasting buffer, behind the beginning of a packet that is there: to join two would copy all."""
+        kept = self._ahead[self._position :]
+        if len(self._buffer) < len(kept) + READ_BYTES:
+            self._buffer = bytearray(max(len(kept), KEPT_BYTES) + READ_BYTES)
+        room = memoryview(self._buffer)
+        room[: len(kept)] = kept
+        # Set before reading, which may raise: they were moved.
+        self._ahead, self._position = room[: len(kept)], 0
+        size = stream.recv_into(room[len(kept) : len(kept) + READ_BYTES])
+        self._ahead = room[: len(kept) + size]
+        return size
 
     def read_more(self) -> bool:
         """Wait for data and read it ahead; return False after an interval without a sign of life.
@@ -323,7 +345,7 @@ class Packets(Packetizer):
         self._padding = b""
         self._sent = self._received = 0
         self._bytes_sent = self._bytes_received = 0
-        self.deliver: Callable[[bytes], bool] = lambda _: False
+        self.deliver: Callable[[memoryview], bool] = lambda _: False
         self.may_rekey: Callable[[], bool] = lambda: False
         self.when_silent: Callable[[], None] = lambda: None
         self.greeting = ""
@@ -464,7 +486,7 @@ class Packets(Packetizer):
             elif not self._wire.read_more():
                 self.when_silent()
 
-    def _next(self, cipher: Aead, nonces: Nonces) -> bytes | None:
+    def _next(self, cipher: Aead, nonces: Nonces) -> memoryview | None:
         """Decrypt the next packet and return its payload, or None if it was not read completely."""
         head = self._wire.peek(4)
         if len(head) < 4:
@@ -484,7 +506,7 @@ class Packets(Packetizer):
             raise SSHException("Mismatched MAC") from None
         if not MIN_PADDING_BYTES <= packet[0] < length - 1:
             raise SSHException("The peer sent a packet without content")
-        payload = packet[1 : length - packet[0]]
+        payload = memoryview(packet)[1 : length - packet[0]]
         self._count_received(4 + length + TAG_BYTES)
         return payload
 
