@@ -31,6 +31,13 @@ def visible(text: str, *, lines: bool = False) -> str:
     return "".join(character if character.isprintable() else _escaped(character) for character in shown)
 
 
+def gist(text: str, most: int = 60) -> str:
+    """Return the first line of ``text``, of at most ``most`` characters; an ellipsis says that there is more."""
+    first, _, rest = text.partition("\n")
+    shown = visible(first)
+    return f"{shown[: most - 1]}…" if rest.strip() or len(shown) > most else shown
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 

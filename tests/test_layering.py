@@ -107,7 +107,7 @@ HOMES = {
     "marshmallow": "connmgr.fields connmgr.json_schema connmgr.api",
     "paramiko": "connmgr_ssh",
     "pytest": "connmgr.testing",
-    "cryptography": "connmgr_ssh connmgr.cli.declarative.ansible_vault",
+    "cryptography": "connmgr_ssh connmgr.cli.declarative.imports",
     "wcwidth": "connmgr.terminals.emulator",
     "mcp": "connmgr.mcp",
     "mcp_types": "connmgr.mcp",

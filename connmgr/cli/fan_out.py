@@ -1,4 +1,4 @@
-"""Work on many connections at once: repeated after a login, its outcomes gathered, printed and summed up."""
+"""Work on many connections at once: in threads, repeated after a login, its outcomes printed and summed up."""
 
 from __future__ import annotations
 
@@ -9,26 +9,21 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import click
 
+from connmgr.cli.connect import ask_for_all, lacking
 from connmgr.cli.exits import FAILED
 from connmgr.cli.output import counted, json_option, print_json
-from connmgr.cli.plain import tell_restarted
 from connmgr.cli.progress import counting
-from connmgr.cli.remedies import ask_for_all, lacking
 from connmgr.cli.selection import Choice, Chosen, agreed, consent, jobs_option, means_many, selecting
-from connmgr.cli.sessions import BUSY_SECONDS, ROOT, as_object, is_new, printed_until
-from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
+from connmgr.cli.sessions import ROOT
+from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import qualified, telling
 from connmgr.client.sessions import LOGIN_FAILED
 from connmgr.printable import visible
-
-if TYPE_CHECKING:
-    from connmgr.cli.script import Script
 
 
 class OnConnection(Protocol):
@@ -42,6 +37,30 @@ class OnConnection(Protocol):
 
 
 Outcome = TypeVar("Outcome", bound=OnConnection)
+Result = TypeVar("Result")
+
+
+def in_threads(
+    client: Client, ids: Sequence[str], work: Callable[[Client, str], Result], jobs: int, *, in_order: bool = False
+) -> Iterator[Result]:
+    """Yield the results of ``work`` on each of ``ids``, ``jobs`` at a time, as they come or ``in_order``.
+
+    What has not begun is given up if the iteration ends early, such as by Ctrl-C.
+    """
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    def run(own: Client, id: str) -> Result:
+        with own:
+            return work(own, id)
+
+    with ThreadPoolExecutor(min(jobs, len(ids)) or 1) as pool:
+        # A client is for one thread. Clones share the session, so that nobody logs in again.
+        futures = [pool.submit(run, client.clone(), id) for id in ids]
+        try:
+            for future in futures if in_order else as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def with_remedies(
@@ -155,8 +174,6 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
 
     :raises click.exceptions.Exit: with 1, it failed for one of several.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     labels = telling(names)
     if len(names) == 1 and not as_json:
         click.echo(f"{visible(labels[names[0].id])}: {work(client, names[0].id)}")
@@ -164,15 +181,12 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
 
     def outcome(own: Client, id: str) -> Done:
         try:
-            with own:
-                return Done(id, work(own, id))
+            return Done(id, work(own, id))
         except ClientError as error:
             return Done(id, failure=error)
 
     def outcomes(ids: list[str]) -> Iterator[Done]:
-        with ThreadPoolExecutor(jobs) as pool:
-            # Each thread needs a client of its own; clones share the session, so nobody logs in again.
-            yield from pool.map(outcome, [client.clone() for _ in ids], ids)
+        return in_threads(client, ids, outcome, jobs, in_order=True)
 
     results = []
     for one in with_remedies(client, labels, None, outcomes):
@@ -186,127 +200,83 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
         raise click.exceptions.Exit(FAILED)
 
 
-CONNECTIONS_PER_REQUEST = 1000
+class ShownOutcome(OnConnection, Protocol):
+    """The outcome of a command's work on one of many connections, in the three shapes in which it is shown."""
 
-GIST_CHARACTERS = 100
-"""Characters of output shown in a line."""
+    @property
+    def verdict(self) -> str:
+        """``ok``, ``exit 3``, or the code of an error."""
+
+    def as_object(self) -> dict[str, Any]:
+        """Return it for JSON, without its connection, with the members that ``--failed`` reads."""
+
+    def show(self, name: str, width: int) -> None:
+        """Print it as a line that begins with ``name``, in a column of this ``width``."""
+
+    def gather(self, gathered: Gathered, name: str) -> None:
+        """Add output and messages to those that are printed when all have ended."""
 
 
-def run_everywhere(
+def report(
     client: Client,
     chosen: Chosen,
-    options: dict[str, Any],
-    jobs: int,
+    sudo: str | None,
+    work: Callable[[list[str]], Iterable[ShownOutcome]],
     *,
-    script: Script | None = None,
     as_json: bool,
     brief: bool,
 ) -> None:
-    """Run the command of ``options``, or a script, on the chosen connections, ``jobs`` at a time.
+    """Print the outcomes of ``work`` on the chosen connections, and sum them up.
 
-    Each outcome is printed as it comes, as JSON or ``brief`` in a line. Otherwise whole outputs are printed at the end,
-    equal ones together.
-    :raises click.exceptions.Exit: with 1, the command failed on some.
+    Each is printed as it comes, as JSON or ``brief`` in a line. Otherwise whole outputs are printed at the end, equal
+    ones together.
+    :raises click.exceptions.Exit: with 1, the work failed on some.
     """
     names = telling(chosen.names)
-    start = time.monotonic()
-    if script is None:
-        work = partial(_outcomes, client, options={**options, "parallel": jobs})
-    else:
-        from connmgr.cli.script import outcomes as outcomes_of
-
-        work = partial(outcomes_of, client, script, options=options, jobs=jobs)
-    outcomes = with_remedies(client, names, options.get("elevate", {}).get("user"), work)
+    began = time.monotonic()
+    outcomes = with_remedies(client, names, sudo, work)
     if as_json or brief:
-        verdicts = list(_in_lines(outcomes, chosen, names, as_json=as_json))
+        verdicts = list(_in_lines(outcomes, chosen.names, names, as_json=as_json))
     else:
-        verdicts = together(
-            ((outcome.connection, _verdict(outcome), partial(_gather, outcome)) for outcome in outcomes), names
-        )
-    sum_up(verdicts, chosen.of, time.monotonic() - start)
+        verdicts = _together(outcomes, names)
+    sum_up(verdicts, chosen.of, time.monotonic() - began)
 
 
-def _in_lines(outcomes: Iterable[RawOutcome], chosen: Chosen, names: dict[str, str], *, as_json: bool) -> Iterator[str]:
-    """Print a line for each outcome as it comes, and yield its verdict."""
-    connections = {one.id: one for one in chosen.names}
+def _in_lines(
+    outcomes: Iterable[ShownOutcome], connections: Iterable[Name], names: Mapping[str, str], *, as_json: bool
+) -> Iterator[str]:
+    """Print each outcome as it comes, and yield its verdict."""
+    paths = {connection.id: qualified(connection) for connection in connections}
     labels = {id: visible(name) for id, name in names.items()}
     width = max(map(len, labels.values()), default=0)
     for outcome in outcomes:
+        id = outcome.connection
         if as_json:
-            print_json(_object(outcome, connections[outcome.connection]), indent=None)
+            print_json({"connection": id, "name": paths[id], **outcome.as_object()}, indent=None)
         else:
-            click.echo(_line(outcome, labels[outcome.connection].ljust(width)))
-            if is_new(outcome.result):
-                tell_restarted(labels[outcome.connection])
-        yield _verdict(outcome)
+            outcome.show(labels[id], width)
+        yield outcome.verdict
 
 
-def _gather(outcome: RawOutcome, gathered: Gathered, name: str) -> None:
-    if is_new(outcome.result):
-        tell_restarted(name)
-    error = outcome.result if isinstance(outcome.result, ClientError) else None
-    result = printed_until(outcome.result) if isinstance(outcome.result, ClientError) else outcome.result
-    messages = [error.message] if error is not None else []
-    if result is not None and result.truncated:
-        messages.append("output beyond the daemon's max-output is missing")
-    stdout, stderr = (b"", b"") if result is None else (result.stdout, result.stderr)
-    gathered.add(name, _verdict(outcome), stdout, stderr, " ".join(messages))
-
-
-def _outcomes(client: Client, ids: list[str], options: dict[str, Any]) -> Iterator[RawOutcome]:
-    """Yield the outcome on each connection; if the answer breaks off, the missing ones get its error."""
-    rest = iter(ids)
-    while some := dict.fromkeys(islice(rest, CONNECTIONS_PER_REQUEST)):
-        start = time.monotonic()
-        with _begun(client, list(some), options) as outcomes:
-            try:
-                for outcome in outcomes:
-                    del some[outcome.connection]
-                    yield outcome
-            except ClientError as error:
-                yield from (RawOutcome(id, (), time.monotonic() - start, error) for id in some)
-
-
-def _begun(client: Client, ids: list[str], options: dict[str, Any]) -> Broadcast[RawOutcome]:
-    start = time.monotonic()
-    while True:
+def _together(outcomes: Iterable[ShownOutcome], names: Mapping[str, str]) -> list[str]:
+    """Print the outcomes of work on the connections ``names`` when all have ended, and return their verdicts."""
+    left = dict(names)
+    verdicts = list[str]()
+    with Gathered(list(names.values())) as gathered:
         try:
-            return client.shell.broadcast_bytes(connections=ids, **options)
-        except ClientError as error:
-            if error.code != "busy" or time.monotonic() - start > BUSY_SECONDS:
-                raise
-            time.sleep(error.retry_after or 1)
-
-
-def _verdict(outcome: RawOutcome) -> str:
-    """Return ``ok``, ``exit 3``, or the code of an error."""
-    if isinstance(outcome.result, ClientError):
-        return outcome.result.code
-    return f"exit {outcome.result.exit_code}" if outcome.result.exit_code else OK
-
-
-def _line(outcome: RawOutcome, name: str) -> str:
-    return f"{name}  {_verdict(outcome):<7}  {outcome.seconds:6.2f} s  {_gist(outcome)}".rstrip()
-
-
-def _gist(outcome: RawOutcome) -> str:
-    """Return the first line of output or error, and a count of the others."""
-    result = outcome.result
-    if isinstance(result, ClientError):
-        lines = result.message.splitlines()
-    else:
-        output = result.stderr if result.exit_code and result.stderr else result.stdout or result.stderr
-        lines = output.decode(errors="replace").splitlines()
-    if not lines:
-        return ""
-    first = visible(lines[0])
-    shown = first if len(first) <= GIST_CHARACTERS else f"{first[: GIST_CHARACTERS - 1]}…"
-    return shown if len(lines) == 1 else f"{shown}  (+{counted(len(lines) - 1, 'line')})"
-
-
-def _object(outcome: RawOutcome, connection: Name) -> dict[str, Any]:
-    head = {"connection": connection.id, "name": qualified(connection), "seconds": round(outcome.seconds, 3)}
-    return {**head, **as_object(outcome.result)}
+            with counting(list(left.values())) as tell:
+                for outcome in outcomes:
+                    verdicts.append(outcome.verdict)
+                    outcome.gather(gathered, left.pop(outcome.connection))
+                    tell(list(left.values()), sum(verdict != OK for verdict in verdicts))
+        except KeyboardInterrupt:
+            # What has ended has ended: its output is all that is left of it.
+            for name in left.values():
+                gathered.add(name, "interrupted", message="It had not ended when Ctrl-C was pressed.")
+            raise
+        finally:
+            gathered.show()
+    return verdicts
 
 
 OK = "ok"
@@ -404,32 +374,6 @@ class Gathered:
         while size > 0 and (piece := self._spool.read(min(size, PIECE_BYTES))):
             size -= len(piece)
             yield piece
-
-
-Ended = tuple[str, str, Callable[[Gathered, str], None]]
-"""The uuid of a connection that is done, its verdict, and a function that adds its outcome under a name."""
-
-
-def together(ended: Iterable[Ended], names: Mapping[str, str]) -> list[str]:
-    """Print the outcomes of work on the connections ``names`` when all have ended, and return their verdicts."""
-    left = dict(names)
-    verdicts = list[str]()
-    with Gathered(list(names.values())) as gathered:
-        try:
-            with counting(list(left.values())) as tell:
-                for id, verdict, gather in ended:
-                    name = left.pop(id)
-                    verdicts.append(verdict)
-                    gather(gathered, name)
-                    tell(list(left.values()), sum(one != OK for one in verdicts))
-        except KeyboardInterrupt:
-            # What has ended has ended: its output is all that is left of it.
-            for name in left.values():
-                gathered.add(name, "interrupted", message="It had not ended when Ctrl-C was pressed.")
-            raise
-        finally:
-            gathered.show()
-    return verdicts
 
 
 def sum_up(verdicts: Sequence[str], of: int, seconds: float, noun: str = "connection") -> None:

@@ -86,7 +86,7 @@ def plain_copy(arguments: Sequence[str]) -> tuple[str, str] | None:
     operands = [one for one in arguments[1:] if one not in ("-q", "--quiet")]
     if len(operands) != 2 or any(one.startswith("-") or not one for one in operands):
         return None
-    from connmgr.cli.copy.paths import has_wildcards, is_remote
+    from connmgr.cli.copy.plan import has_wildcards, is_remote
 
     source, target = operands
     remote = [one for one in operands if is_remote(one)]
@@ -109,8 +109,7 @@ def _plainest(arguments: Sequence[str]) -> Begin | None:
 
 def _copy(client: Client, source: str, target: str) -> Callable[[], int]:
     from connmgr.cli.copy.engine import Copy, locating
-    from connmgr.cli.copy.paths import CopyOperand, RemotePath, is_remote
-    from connmgr.cli.copy.plan import CopyOptions
+    from connmgr.cli.copy.plan import CopyOperand, CopyOptions, RemotePath, is_remote
     from connmgr.cli.plain import Names, ensure_shell, own_or, umask
     from connmgr.client.names import find
 

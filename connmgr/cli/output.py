@@ -18,6 +18,7 @@ from connmgr.cli.exits import Failure
 from connmgr.printable import visible
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Item = TypeVar("Item")
 
 _UNUSUAL = re.compile(r"[^\n -~]")
 """Characters that may not be printable; testing each character would take longer than all the rest."""
@@ -46,9 +47,19 @@ def _asked_anywhere(context: click.Context, _: click.Parameter, given: bool) -> 
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    r"""Print a value as JSON; characters that control or reorder a terminal's text become ``\uXXXX``."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    r"""Print a value, which may have messages of the contract in it, as JSON.
+
+    Characters that control or reorder a terminal's text become ``\uXXXX``.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_members)
     click.echo(_UNUSUAL.sub(lambda match: match[0] if match[0].isprintable() else _escaped(match[0]), text))
+
+
+def _members(message: Any) -> dict[str, Any]:
+    # Imported here, because a command with a message to print has loaded it, and others need not.
+    from connmgr.contract.message import to_json
+
+    return to_json(message)
 
 
 def _escaped(character: str) -> str:
@@ -65,9 +76,27 @@ def print_table(rows: Sequence[Sequence[str]], indent: str = "", *, err: bool = 
         click.echo("\n".join(f"{indent}{line.rstrip()}" for line in lines), err=err)
 
 
+def print_list(items: Sequence[Item], row: Callable[[Item], Sequence[str]], *, as_json: bool) -> None:
+    """Print a table with a ``row`` for each of ``items``, or all of them as JSON."""
+    if as_json:
+        print_json(items)
+    else:
+        print_table([row(item) for item in items])
+
+
 def counted(number: int, noun: str) -> str:
     """Return ``1 connection``, ``2 connections``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def amount(size: float, *, binary: bool = False) -> str:
+    """Return a number of bytes in its largest unit, such as ``1.5 MB``, or ``1.4 MiB`` if ``binary``."""
+    step, units = (1024, ("B", "KiB", "MiB", "GiB")) if binary else (1000, ("B", "kB", "MB", "GB"))
+    for unit in units:
+        if size < step:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= step
+    return f"{size:.1f} {'TiB' if binary else 'TB'}"
 
 
 def ago(moment: datetime) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from connmgr.cli.plain import QUIET_SECONDS
 from connmgr.client import ClientError
-from connmgr.printable import visible
+from connmgr.printable import gist, visible
 
 if TYPE_CHECKING:
     import socket
@@ -80,10 +80,6 @@ def ask_secret(prompt: str) -> str:
     return getpass.getpass(f"{prompt}: ")
 
 
-GIST_CHARACTERS = 60
-"""Longest part of another's command in a line."""
-
-
 class CommandAhead(NamedTuple):
     """A command that runs before one's own, for ``seconds``; ``gist`` is its text, as far as one may see it."""
 
@@ -120,11 +116,8 @@ def ahead_in(client: Client, connection: str, session: str | None) -> Ahead:
 def _gist(running: RunningCommand | None) -> str:
     if running is None:
         return "another's command"
-    first, _, more = running.command.strip().partition("\n")
-    shown = visible(first)
-    cut = f"{shown[: GIST_CHARACTERS - 1]}…" if more or len(shown) > GIST_CHARACTERS else shown
     by = running.client if running.token is None else f"{running.client} with the token {running.token}"
-    return f"`{cut}` of {visible(by)}"
+    return f"`{gist(running.command.strip())}` of {visible(by)}"
 
 
 def touches(client: Client, waited: float) -> Callable[[], None]:

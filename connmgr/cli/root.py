@@ -14,7 +14,7 @@ import click
 from connmgr import __version__
 from connmgr.cli import COMPLETION_VARIABLE, exits
 from connmgr.cli.examples import give_examples
-from connmgr.cli.group import Group, take_common_options
+from connmgr.cli.options import Group, take_common_options
 from connmgr.errors import ConnmgrError
 
 SECTIONS = {
@@ -22,16 +22,16 @@ SECTIONS = {
         "exec": "commands.exec",
         "job": "commands.jobs",
         "run": "commands.runs",
-        "schedule": "commands.schedules",
-        "shell": "shell",
-        "terminal": "terminal.command",
+        "schedule": "commands.runs",
+        "shell": "commands.shell",
+        "terminal": "commands.terminals",
         "ssh": "ssh",
-        "ssh-config": "commands.ssh_config",
-        "command": "commands.saved_commands",
+        "ssh-config": "commands.tunnels",
+        "command": "commands.rights",
         "start": "commands.shells",
         "restart": "commands.shells",
         "disconnect": "commands.shells",
-        "container": "commands.containers",
+        "container": "commands.shells",
     },
     "Files and ports": {
         "cp": "copy.command",
@@ -44,8 +44,8 @@ SECTIONS = {
         "edit": "commands.editing",
         "mv": "commands.editing",
         "rm": "commands.editing",
-        "label": "commands.labels",
-        "facts": "commands.labels",
+        "label": "commands.connections",
+        "facts": "commands.connections",
         "category": "commands.connections",
         "trust": "commands.trust",
         "inventory": "commands.inventories",
@@ -60,18 +60,18 @@ SECTIONS = {
         "decrypt": "commands.secrets",
         "sudo-password": "commands.secrets",
         "ca": "commands.ca",
-        "token": "commands.token",
-        "approve": "commands.approvals",
+        "token": "commands.rights",
+        "approve": "commands.rights",
         "audit": "commands.audit",
-        "undo": "commands.undo",
+        "undo": "commands.audit",
         "api-key": "commands.serve",
         "mcp": "commands.mcp",
     },
     "The daemon": {
         "serve": "commands.serve",
-        "web": "commands.web",
+        "web": "commands.daemon",
         "status": "commands.daemon",
-        "events": "commands.events",
+        "events": "commands.daemon",
         "stop": "commands.daemon",
         "service": "commands.service",
         "doctor": "commands.doctor",

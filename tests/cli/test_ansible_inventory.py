@@ -9,7 +9,7 @@ import pytest
 from ansible.parsing.vault import VaultLib, VaultSecret
 
 from connmgr.ansible_inventory import Lineage
-from connmgr.cli.declarative.inventory import read
+from connmgr.cli.declarative.imports import read
 from connmgr.cli.exits import Failure
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine

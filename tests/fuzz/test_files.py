@@ -13,7 +13,7 @@ from connmgr import paths
 from connmgr.ansible_inventory import Lineage
 from connmgr.audit.query import _entry
 from connmgr.cli.declarative.document import _content
-from connmgr.cli.declarative.inventory import read
+from connmgr.cli.declarative.imports import read
 from connmgr.cli.exits import Failure
 from tests.fuzz.rounds import fuzz
 

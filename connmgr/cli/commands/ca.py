@@ -10,12 +10,11 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.connect import connect
-from connmgr.cli.group import Group
+from connmgr.cli.options import Group
 from connmgr.cli.output import Duration, json_option, lasting, print_json, print_table
 from connmgr.cli.selection import find_category
 from connmgr.client import Client
 from connmgr.contract.ca import LEAST_HOST_SECONDS
-from connmgr.contract.message import to_json
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -100,9 +99,9 @@ def list_signers(*, as_json: bool) -> None:
     client = connect()
     found = client.ca.query()
     if as_json:
-        print_json([to_json(one) for one in found])
-        return
-    print_table([row for one in found for row in _rows(client, one)])
+        print_json(found)
+    else:
+        print_table([row for one in found for row in _rows(client, one)])
 
 
 def _rows(client: Client, one: CaInfo) -> list[tuple[str, ...]]:

@@ -1,8 +1,11 @@
-"""``connmgr status`` and ``stop``: the running daemon."""
+"""``connmgr status``, ``stop``, ``events`` and ``web``: the running daemon."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+import webbrowser
 
 import click
 
@@ -10,9 +13,12 @@ from connmgr.cli.connect import connect
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import counted, json_option, lasting, print_json, print_table
 from connmgr.cli.sessions import at_work, shell_label
-from connmgr.client import Client, ClientError, Unreachable
+from connmgr.client import Client, ClientError, Event, Unreachable
 from connmgr.client.shells import ListedShell
 from connmgr.contract.daemon import DaemonStatusResponse
+from connmgr.contract.event import KINDS, MISSED, STREAM
+from connmgr.contract.web import WebTicketResponse as PageTicket
+from connmgr.printable import visible
 
 ANSWER_SECONDS = 10.0
 
@@ -107,3 +113,92 @@ def stop() -> None:
             pass
         time.sleep(POLL_SECONDS)
     raise Failure(f"The daemon still runs after {STOP_SECONDS:g} seconds; `connmgr status` shows what it does.")
+
+
+@click.command()
+@click.option(
+    "--kind",
+    "kinds",
+    metavar="KIND",
+    type=click.Choice(KINDS),
+    multiple=True,
+    help=f"Only events of this kind: {', '.join(KINDS)}. Repeatable.",
+)
+@click.option(
+    "--after", metavar="NUMBER", type=click.IntRange(0), help="Begin after the event of this number, instead of now."
+)
+@json_option
+def events(kinds: tuple[str, ...], after: int | None, *, as_json: bool) -> None:
+    """Print what changes, as it happens, until Ctrl-C.
+
+    Each line has the time, the kind, the change, and the connection or name. With --json each line is the event as the
+    API has it; the first one tells that the stream has begun. When the daemon restarts, the command goes on.
+    """
+    client = connect()
+    names = _Names(client.clone())
+    for event in client.events(list(kinds) or None, after):
+        if as_json:
+            print_json(event, indent=None)
+        elif event.kind != STREAM:
+            click.echo(_line(event, names))
+        elif event.change == MISSED:
+            click.echo("Some events were missed.", err=True)
+
+
+class _Names:
+    """The paths of connections, each asked for once; the uuid of one that cannot be read."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, str] = {}
+
+    def of(self, event: Event) -> str:
+        """Return the name of the connection of an event."""
+        id = event.connection
+        if id is None:
+            return ""
+        if event.kind == "connection" and event.name is not None:
+            self._known[id] = event.name
+        if id not in self._known:
+            try:
+                self._known[id] = self._client.connection.info([id])[0].path
+            except ClientError:
+                self._known[id] = id
+        return self._known[id]
+
+
+def _line(event: Event, names: _Names) -> str:
+    name = names.of(event)
+    about = [name, event.session, None if event.name == name else event.name, event.id, event.address]
+    ended = None if event.exit_code is None else f"exit code {event.exit_code}"
+    words = [event.kind, event.change, *(one for one in (*about, ended, event.code) if one)]
+    return visible(f"{event.time.astimezone():%H:%M:%S}  {'  '.join(words)}")
+
+
+@click.command()
+@click.option("--print", "prints", is_flag=True, help="Print the address instead of opening a browser.")
+def web(*, prints: bool) -> None:
+    """Open the daemon's page in a browser.
+
+    The page has the rights of this command: the owner's, or those of the token that --token-file names. Its address
+    logs in once, within 60 seconds; later `connmgr web` makes another one.
+    """
+    client = connect(ANSWER_SECONDS)
+    if prints:
+        click.echo(_address(client, client.web.ticket()))
+        return
+    # Other users see the words of the browser's process.
+    if _has_display() and webbrowser.open(_address(client, client.web.ticket(same_user=True))):
+        return
+    ticket = client.web.ticket()
+    click.echo(f"No browser was found here. Open this address within {ticket.valid:g} seconds:", err=True)
+    click.echo(_address(client, ticket))
+
+
+def _address(client: Client, ticket: PageTicket) -> str:
+    return f"{client.base_url}/#login={ticket.ticket}"
+
+
+def _has_display() -> bool:
+    """Whether a browser would open a window of its own, and not take over this terminal."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))

@@ -35,7 +35,7 @@ from connmgr.client.names import qualified
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
-    from connmgr.cli.declarative.stored import Stored
+    from connmgr.cli.declarative.plan import Stored
 
 
 from_option = click.option(
@@ -428,7 +428,7 @@ def mv(
     With --all each word is a CONNECTION or a GLOB, and all that match move to --category in one step. It shows which,
     and asks first. Without a terminal to ask on, it needs --yes.
     """
-    from connmgr.cli.declarative.stored import folded
+    from connmgr.cli.declarative.plan import folded
 
     if not everywhere:
         if choice.given:
@@ -465,7 +465,7 @@ def _refuse_taken(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]],
     ``moves`` are the uuids of connections, with the category and the path that each would get.
     :raises Failure: one is taken, or two would be the same.
     """
-    from connmgr.cli.declarative.stored import folded
+    from connmgr.cli.declarative.plan import folded
 
     going = {id for id, *_ in moves}
     taken = {(name.category, name.name): name.id for name in client.connection.names() if name.id not in going}
@@ -513,7 +513,7 @@ def rm(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool) 
 
 def _going(client: Client, ids: Iterable[str]) -> list[tuple[str, str, str]]:
     """Return a row for each of the connections ``ids``, and for each that runs over one of them."""
-    from connmgr.cli.declarative.stored import Stored
+    from connmgr.cli.declarative.plan import Stored
 
     stored = Stored(client)
     over = {id: _over(stored, info) for id, info in stored.infos.items()}
@@ -527,7 +527,7 @@ def _going(client: Client, ids: Iterable[str]) -> list[tuple[str, str, str]]:
 
 def _over(stored: Stored, info: dict[str, Any]) -> set[str]:
     """Return the ids of the connections that a connection refers to."""
-    from connmgr.cli.declarative.stored import marked
+    from connmgr.cli.declarative.plan import marked
 
     referred: set[str] = set()
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import select
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -13,8 +18,9 @@ from click.shell_completion import CompletionItem
 
 from connmgr.cli.connect import connect, raise_met
 from connmgr.cli.exits import KILLED, NOT_RUN, ExecCommand, Failure
-from connmgr.cli.output import Duration, json_option, print_json
-from connmgr.cli.plain import StandardInput, ensure_shell, fed, has_input, run_to_end, sent_environment
+from connmgr.cli.options import read_assignments
+from connmgr.cli.output import Duration, counted, json_option, print_json
+from connmgr.cli.plain import StandardInput, ensure_shell, fed, has_input, run_to_end, sent_environment, tell_restarted
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import (
     Choice,
@@ -29,21 +35,24 @@ from connmgr.cli.selection import (
     require_some,
 )
 from connmgr.cli.sessions import (
+    BUSY_SECONDS,
     as_object,
     fresh_option,
+    is_new,
     own_session,
+    printed_until,
     session_of,
     session_option,
     spelled_out,
     sudo_option,
 )
-from connmgr.client import Client, ClientError
+from connmgr.client import Client, ClientError, RawOutcome, RawResult
 from connmgr.client.names import named
-from connmgr.printable import visible
+from connmgr.client.repeat import Retry
+from connmgr.printable import gist, visible
 
 if TYPE_CHECKING:
-    from connmgr.cli.script import Script
-
+    from connmgr.cli.fan_out import Gathered
 
 _BEFORE_MARK = "connmgr.exec.before_mark"
 """The words of a command before a ``--`` within it, which a person may have meant as connections."""
@@ -182,23 +191,21 @@ class ExecOptions(NamedTuple):
         """Return the members of a request that runs ``words``; a script's own come when it is in place."""
         members: dict[str, Any] = {}
         if self.saved is not None:
-            members["saved"] = {"name": self.saved, "arguments": _assigned(words, "an argument") or {}}
+            members["saved"] = {"name": self.saved, "arguments": read_assignments(words, "an argument")}
         elif self.script is None:
             members |= {"argv": words} if self.as_argv else {"command": " ".join(words)}
         session = session_of(self.session, fresh=self.fresh)
-        members |= {"timeout": self.timeout, "cwd": self.cwd, "env": _assigned(self.env, "--env"), "session": session}
+        members |= {
+            "timeout": self.timeout,
+            "cwd": self.cwd,
+            "env": read_assignments(self.env, "--env") or None,
+            "session": session,
+        }
         if self.fresh and not self.detach:
             members["fresh"] = True
         if self.sudo is not None:
             members["elevate"] = {"user": self.sudo}
         return members
-
-
-def _assigned(assignments: tuple[str, ...], hint: str) -> dict[str, str] | None:
-    for assignment in assignments:
-        if "=" not in assignment:
-            raise click.BadParameter(f"{assignment!r} is not of the form NAME=VALUE.", param_hint=hint)
-    return dict(one.split("=", 1) for one in assignments) or None
 
 
 @click.command(cls=_WithCommand)
@@ -375,9 +382,6 @@ def _refuse_connections(client: Client, targets: Sequence[str]) -> None:
 def _read_script(options: ExecOptions, arguments: tuple[str, ...]) -> Script | None:
     if options.script is None:
         return None
-    # Imported here, because most commands need none of it.
-    from connmgr.cli.script import Script
-
     return Script.read(options.script, arguments)
 
 
@@ -415,9 +419,13 @@ def _run_on_all(
         of_each = {**request, **options.job, "sudo": options.sudo, "fresh": options.fresh}
         start_everywhere(client, selected, of_each, jobs, as_json=as_json)
         return
-    from connmgr.cli.fan_out import run_everywhere
+    from connmgr.cli.fan_out import report
 
-    run_everywhere(client, selected, request, jobs, script=script, as_json=as_json, brief=brief)
+    if script is None:
+        work = partial(_broadcast, client, options={**request, "parallel": jobs})
+    else:
+        work = partial(_run_script, client, script, options=request, jobs=jobs)
+    report(client, selected, options.sudo, work, as_json=as_json, brief=brief)
 
 
 def _run_on_one(
@@ -525,3 +533,162 @@ def refuse_unread_input(option: str) -> None:
             NOT_RUN,
         )
     click.echo(f"connmgr: {option} does not read standard input. {instead} to pass it on, or give -n.", err=True)
+
+
+INTERPRETER = "/bin/sh"
+"""Runs a script without a ``#!`` line, as shells do."""
+
+
+class Script(NamedTuple):
+    """A script, and the arguments for it."""
+
+    content: bytes
+    arguments: Sequence[str]
+
+    @classmethod
+    def read(cls, path: str, arguments: Sequence[str]) -> Script:
+        """Read the script at ``path``, or on standard input.
+
+        :raises Failure: its first line cannot name an interpreter.
+        """
+        content = sys.stdin.buffer.read() if path == STREAM else Path(path).expanduser().read_bytes()
+        script = cls(content, tuple(arguments))
+        if not script.interpreter:
+            raise Failure(f"{path}: nothing was run: the line #! names no interpreter.", NOT_RUN)
+        return script
+
+    @property
+    def interpreter(self) -> list[str]:
+        """The program of the ``#!`` line, with at most one argument, as the kernel reads it (execve(2))."""
+        first = self.content.partition(b"\n")[0]
+        if not first.startswith(b"#!"):
+            return [INTERPRETER]
+        return first[2:].strip().decode(errors="surrogateescape").split(None, 1)
+
+    @contextmanager
+    def placed(self, client: Client, connection: str, session: str | None) -> Iterator[list[str]]:
+        """Put the script on a connection's machine, yield the words that run it, and remove it.
+
+        The connection's shell must run. The file is executable by its owner alone.
+        """
+        path = client.fs.script(connection, client.fs.blob(self.content), session=session)
+        try:
+            # A file system may forbid execution, so the interpreter is named.
+            yield [*self.interpreter, path, *self.arguments]
+        finally:
+            directory = PurePosixPath(path).parent
+            try:
+                client.fs.remove(connection, str(directory), recursive=True, session=session)
+            except ClientError as error:
+                # A shell that stops removes its scripts.
+                if error.code not in ("no_shell", "no_such_file"):
+                    click.echo(f"connmgr: {visible(str(directory))} is left: {visible(error.message)}", err=True)
+
+
+def _run_script(
+    client: Client, script: Script, ids: Sequence[str], options: dict[str, Any], jobs: int
+) -> Iterator[ExecOutcome]:
+    """Run ``script`` on the connections ``ids``, at most ``jobs`` at a time, and yield the outcome on each."""
+    from connmgr.cli.fan_out import in_threads
+
+    def outcome(own: Client, id: str) -> ExecOutcome:
+        start = time.monotonic()
+        result: RawResult | ClientError
+        try:
+            result = _retry_while_busy().call(lambda: _script_result(own, script, id, dict(options)))
+        except ClientError as error:
+            result = error
+        return ExecOutcome(RawOutcome(id, (), time.monotonic() - start, result))
+
+    return in_threads(client, ids, outcome, jobs)
+
+
+def _script_result(client: Client, script: Script, id: str, options: dict[str, Any]) -> RawResult:
+    if elevate := options.pop("elevate", None):
+        id = client.connection.elevate(id, elevate["user"])
+    if options.pop("fresh", False):
+        with own_session(client, id) as session:
+            return _script_result(client, script, id, {**options, "session": session})
+    restarted = client.shell.ensure(id, session=options["session"])
+    with script.placed(client, id, options["session"]) as argv:
+        result = client.shell.exec_bytes(id, argv=argv, **options)
+    return result._replace(restarted=restarted or result.restarted)
+
+
+CONNECTIONS_PER_REQUEST = 1000
+
+GIST_CHARACTERS = 100
+"""Characters of output shown in a line."""
+
+
+def _broadcast(client: Client, ids: list[str], options: dict[str, Any]) -> Iterator[ExecOutcome]:
+    """Yield the outcome on each connection; if the answer breaks off, the missing ones get its error."""
+    pending = iter(ids)
+    while batch := dict.fromkeys(islice(pending, CONNECTIONS_PER_REQUEST)):
+        start = time.monotonic()
+        with _retry_while_busy().call(
+            partial(client.shell.broadcast_bytes, connections=list(batch), **options)
+        ) as outcomes:
+            try:
+                for outcome in outcomes:
+                    del batch[outcome.connection]
+                    yield ExecOutcome(outcome)
+            except ClientError as error:
+                for id in batch:
+                    yield ExecOutcome(RawOutcome(id, (), time.monotonic() - start, error))
+
+
+def _retry_while_busy() -> Retry:
+    """Return what repeats a request while the daemon has no free slot; it has not begun then."""
+    return Retry(BUSY_SECONDS, None, lambda error: error.code == "busy")
+
+
+class ExecOutcome(NamedTuple):
+    """The outcome of a command on one of many connections, as a :class:`connmgr.cli.fan_out.ShownOutcome`."""
+
+    raw: RawOutcome
+
+    @property
+    def connection(self) -> str:
+        return self.raw.connection
+
+    @property
+    def failure(self) -> ClientError | None:
+        return self.raw.failure
+
+    @property
+    def verdict(self) -> str:
+        if isinstance(self.raw.result, ClientError):
+            return self.raw.result.code
+        return f"exit {self.raw.result.exit_code}" if self.raw.result.exit_code else "ok"
+
+    def as_object(self) -> dict[str, Any]:
+        return {"seconds": round(self.raw.seconds, 3), **as_object(self.raw.result)}
+
+    def show(self, name: str, width: int) -> None:
+        click.echo(f"{name:<{width}}  {self.verdict:<7}  {self.raw.seconds:6.2f} s  {self._gist()}".rstrip())
+        if is_new(self.raw.result):
+            tell_restarted(name)
+
+    def gather(self, gathered: Gathered, name: str) -> None:
+        result = self.raw.result
+        if is_new(result):
+            tell_restarted(name)
+        messages = [result.message] if isinstance(result, ClientError) else []
+        output = printed_until(result) if isinstance(result, ClientError) else result
+        if output is not None and output.truncated:
+            messages.append("output beyond the daemon's max-output is missing")
+        stdout, stderr = (b"", b"") if output is None else (output.stdout, output.stderr)
+        gathered.add(name, self.verdict, stdout, stderr, " ".join(messages))
+
+    def _gist(self) -> str:
+        """Return the first line of output or error, and a count of the others."""
+        result = self.raw.result
+        if isinstance(result, ClientError):
+            lines = result.message.splitlines()
+        else:
+            output = result.stderr if result.exit_code and result.stderr else result.stdout or result.stderr
+            lines = output.decode(errors="replace").splitlines()
+        if len(lines) < 2:
+            return gist("".join(lines), GIST_CHARACTERS)
+        return f"{gist(lines[0], GIST_CHARACTERS)}  (+{counted(len(lines) - 1, 'line')})"

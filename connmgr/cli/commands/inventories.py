@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from connmgr.cli.connect import connect
-from connmgr.cli.group import Group, WithCommand
-from connmgr.cli.output import Duration, ago, counted, json_option, lasting, print_json, print_table
+from connmgr.cli.options import Group, WithCommand
+from connmgr.cli.output import Duration, ago, counted, json_option, lasting, print_json, print_list, print_table
 from connmgr.cli.selection import category_path
-from connmgr.contract.message import to_json
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -102,11 +101,11 @@ def renew(name: str, *, dry_run: bool, as_json: bool) -> None:
 @json_option
 def list_inventories(*, as_json: bool) -> None:
     """List inventories: their sources, how many hosts they have, and how their last renewal went."""
-    found = connect().inventories.query()
-    if as_json:
-        print_json([to_json(one) for one in found])
-        return
-    print_table([(one.name, _hosts(one), _renewed(one), _source(one)) for one in found])
+
+    def row(inventory: InventoryInfo) -> tuple[str, ...]:
+        return inventory.name, _hosts(inventory), _renewed(inventory), _source(inventory)
+
+    print_list(connect().inventories.query(), row, as_json=as_json)
 
 
 @inventory.command(name="rm")
@@ -143,7 +142,7 @@ def _source(one: InventoryInfo) -> str:
 
 def _show(changes: InventoryChanges, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        print_json(to_json(changes))
+        print_json(changes)
         return
     lists = ("added", "changed", "vanished", "returned")
     print_table([(name, _names(getattr(changes, name))) for name in lists if getattr(changes, name)])

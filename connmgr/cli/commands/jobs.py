@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -20,8 +19,8 @@ from click.shell_completion import CompletionItem
 
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED, NOT_FOUND, NOT_RUN, TIMED_OUT, ExecCommand, Failure
-from connmgr.cli.group import Group
-from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, print_table
+from connmgr.cli.options import Group
+from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, print_list, print_table
 from connmgr.cli.plain import ensure_shell
 from connmgr.cli.selection import MAX_COMPLETIONS, Chosen, ConnectionName, offered, on_matching
 from connmgr.cli.sessions import own_session, shell_label
@@ -32,22 +31,18 @@ from connmgr.client.names import (
     did_you_mean,
     is_text,
     is_uuid,
-    qualified,
     telling,
     with_beginning,
 )
 from connmgr.contract.job import UNDER_WAY
-from connmgr.contract.message import to_json
-from connmgr.printable import visible
+from connmgr.printable import gist, visible
 
 if TYPE_CHECKING:
-    from connmgr.client.jobs import Job, JobInfo, JobOutput
+    from connmgr.cli.fan_out import Gathered
+    from connmgr.client.jobs import Job, JobInfo, JobOutput, Orphan
 
 
 STATES = ("starting", "running", "exited", "killed", "timed_out", "lost")
-
-GIST_CHARACTERS = 60
-"""Longest part of a command in a line."""
 
 
 class JobName(click.types.StringParamType):
@@ -292,10 +287,7 @@ def _tell(error: ClientError) -> None:
 
 
 def _details(one: JobInfo) -> tuple[str, str]:
-    lines = one.text.splitlines() or [""]
-    gist = visible(lines[0])
-    cut = len(lines) > 1 or len(gist) > GIST_CHARACTERS
-    return ago(one.created), f"{gist[: GIST_CHARACTERS - 1]}…" if cut else gist
+    return ago(one.created), gist(one.text)
 
 
 DOCTOR_SECONDS = 5.0
@@ -321,14 +313,13 @@ def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
     from their users.
     """
     client = connect()
-    leftovers = client.jobs.orphans(client.connection.find(name), remove=remove, min_age=min_age)
-    if as_json:
-        print_json([to_json(leftover) for leftover in leftovers])
-    elif leftovers:
-        ages = ["-" if leftover.age is None else lasting(leftover.age) for leftover in leftovers]
-        print_table(
-            [(one.job, one.state, age, "removed" * one.removed) for one, age in zip(leftovers, ages, strict=True)]
-        )
+
+    def row(orphan: Orphan) -> tuple[str, ...]:
+        age = "-" if orphan.age is None else lasting(orphan.age)
+        return orphan.job, orphan.state, age, "removed" if orphan.removed else ""
+
+    orphans = client.jobs.orphans(client.connection.find(name), remove=remove, min_age=min_age)
+    print_list(orphans, row, as_json=as_json)
 
 
 def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int]:
@@ -496,25 +487,20 @@ def _failed_start(line: str) -> Ended | None:
 
 
 def _ends(client: Client, ids: Sequence[str]) -> Iterator[Ended]:
-    from concurrent.futures import ThreadPoolExecutor, as_completed
-
+    from connmgr.cli.fan_out import in_threads
     from connmgr.client.jobs import JobInfo
 
-    def end(other: Client, id: str) -> Ended:
-        with other:
-            try:
-                job = other.jobs.get(id)
-                if job.info().ended is None:
-                    job.wait(retry_timeout=math.inf)
-                raw = other.post("/job/info", job=id)
-            except ClientError as error:
-                return Ended(id, error=(error.code, error.message))
-            return Ended(id, JobInfo.read(raw), raw)
+    def end(own: Client, id: str) -> Ended:
+        try:
+            job = own.jobs.get(id)
+            if job.info().ended is None:
+                job.wait(retry_timeout=math.inf)
+            raw = own.post("/job/info", job=id)
+        except ClientError as error:
+            return Ended(id, error=(error.code, error.message))
+        return Ended(id, JobInfo.read(raw), raw)
 
-    with ThreadPoolExecutor(min(WAITS, len(ids)) or 1) as pool:
-        begun = [pool.submit(end, client.clone(), id) for id in ids]
-        for future in as_completed(begun):
-            yield future.result()
+    return in_threads(client, ids, end, WAITS)
 
 
 def _object(one: Ended) -> dict[str, Any]:
@@ -538,7 +524,7 @@ def start_job(client: Client, connection: str, path: str, /, *, fresh: bool, as_
     started = _start(client, connection, path, fresh=fresh, **options)
     _warn(started, "connmgr")
     if as_json:
-        print_json(started.as_object())
+        print_json(started.members)
     else:
         click.echo(started.job)
 
@@ -555,25 +541,24 @@ def start_everywhere(
 
     :raises click.exceptions.Exit: with 1, it failed on some.
     """
-    from connmgr.cli.fan_out import OK, sum_up, with_remedies
+    from connmgr.cli.fan_out import in_threads, report
 
-    names = {one.id: one for one in chosen.names}
     labels = {id: visible(name) for id, name in telling(chosen.names).items()}
-    width = max(map(len, labels.values()), default=0)
-    began = time.monotonic()
-    verdicts = []
-    for one in with_remedies(client, labels, options["sudo"], lambda ids: _each(client, ids, labels, jobs, **options)):
-        verdicts.append(OK if one.failure is None else one.failure.code)
-        _warn(one, labels[one.connection])
-        if as_json:
-            head = {"connection": one.connection, "name": qualified(names[one.connection])}
-            # Like an outcome that is not known yet, which has not failed.
-            end = {"exitCode": None} if one.failure is None else {}
-            print_json({**head, **one.as_object(), **end}, indent=None)
-        else:
-            said = one.job if one.failure is None else f"{one.failure.code}  {visible(one.failure.message)}"
-            click.echo(f"{labels[one.connection].ljust(width)}  {said}")
-    sum_up(verdicts, chosen.of, time.monotonic() - began)
+    sudo = options.pop("sudo")
+
+    def start(own: Client, id: str) -> Started:
+        try:
+            on = id if sudo is None else own.connection.elevate(id, sudo)
+            return _start(own, on, labels[id], **options)._replace(connection=id)
+        except ClientError as error:
+            return Started(id, failure=error)
+
+    def work(ids: Sequence[str]) -> Iterator[Started]:
+        for started in in_threads(client, ids, start, jobs):
+            _warn(started, labels[started.connection])
+            yield started
+
+    report(client, chosen, sudo, work, as_json=as_json, brief=True)
 
 
 class Started(NamedTuple):
@@ -584,30 +569,28 @@ class Started(NamedTuple):
     warning: str | None = None
     failure: ClientError | None = None
 
+    @property
+    def verdict(self) -> str:
+        return "ok" if self.failure is None else self.failure.code
+
     def as_object(self) -> dict[str, Any]:
         """Return it for JSON, without its connection."""
         if self.failure is not None:
             return {"error": {"code": self.failure.code, "message": self.failure.message}}
+        # Like an outcome that is not known yet, which has not failed.
+        return {**self.members, "exitCode": None}
+
+    @property
+    def members(self) -> dict[str, Any]:
         return {"job": self.job} | ({} if self.warning is None else {"warning": self.warning})
 
+    def show(self, name: str, width: int) -> None:
+        failure = self.failure
+        click.echo(f"{name:<{width}}  {self.job if failure is None else f'{failure.code}  {visible(failure.message)}'}")
 
-def _each(
-    client: Client, ids: Sequence[str], labels: dict[str, str], jobs: int, *, sudo: str | None, **options: Any
-) -> Iterator[Started]:
-    from concurrent.futures import ThreadPoolExecutor, as_completed
-
-    def start(other: Client, id: str) -> Started:
-        try:
-            with other:
-                on = id if sudo is None else other.connection.elevate(id, sudo)
-                return _start(other, on, labels[id], **options)._replace(connection=id)
-        except ClientError as error:
-            return Started(id, failure=error)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        begun = [pool.submit(partial(start, client.clone()), id) for id in ids]
-        for future in as_completed(begun):
-            yield future.result()
+    def gather(self, gathered: Gathered, name: str) -> None:
+        message = "" if self.failure is None else self.failure.message
+        gathered.add(name, self.verdict, self.job.encode(), message=message)
 
 
 def _start(

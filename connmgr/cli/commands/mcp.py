@@ -17,7 +17,7 @@ import click
 
 from connmgr import __version__, paths
 from connmgr.cli.commands.mcp_clients import Entry, McpClient, NotMergeableError, mcp_clients
-from connmgr.cli.commands.token import DAY, MAX_DAYS, report_unmatched, token_options, wanted
+from connmgr.cli.commands.rights import DAY, MAX_DAYS, report_unmatched, token_options, wanted
 from connmgr.cli.connect import clients_by_token, connect, named_credential, program, way_to_daemon
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import Duration, write_private

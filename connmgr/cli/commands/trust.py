@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import click
 
-from connmgr.cli.connect import connect
+from connmgr.cli.connect import CHANGED, UNKNOWN, Doorkeeper, connect, remedies
 from connmgr.cli.exits import FAILED, Failure
+from connmgr.cli.fan_out import in_threads
 from connmgr.cli.output import counted
-from connmgr.cli.remedies import CHANGED, UNKNOWN, Doorkeeper, remedies
 from connmgr.cli.selection import (
     Choice,
     agreed,
@@ -141,24 +140,23 @@ class _KeyReview:
     def _opened(self, ids: Sequence[str]) -> dict[HostKey, list[str]]:
         """Open connections, and return the unknown keys on the way, each with the connections that met it."""
 
-        def refusal(id: str) -> ClientError | None:
-            with self._client.clone() as client:
-                try:
-                    client.connection.refresh(id)
-                except ClientError as error:
-                    return error
+        def refusal(client: Client, id: str) -> ClientError | None:
+            try:
+                client.connection.refresh(id)
+            except ClientError as error:
+                return error
             return None
 
         unknown: dict[HostKey, list[str]] = {}
-        with ThreadPoolExecutor(self._jobs) as pool:
-            for id, error in zip(ids, pool.map(refusal, ids), strict=True):
-                if error is None:
-                    self._known += 1
-                elif error.code == UNKNOWN and {"host", "hostKey", "fingerprint"} <= error.details.keys():
-                    key = HostKey(*(str(error.details[name]) for name in ("host", "hostKey", "fingerprint")))
-                    unknown.setdefault(key, []).append(id)
-                else:
-                    self._tell([id], error.message, changed=error.code == CHANGED)
+        errors = in_threads(self._client, ids, refusal, self._jobs, in_order=True)
+        for id, error in zip(ids, errors, strict=True):
+            if error is None:
+                self._known += 1
+            elif error.code == UNKNOWN and {"host", "hostKey", "fingerprint"} <= error.details.keys():
+                key = HostKey(*(str(error.details[name]) for name in ("host", "hostKey", "fingerprint")))
+                unknown.setdefault(key, []).append(id)
+            else:
+                self._tell([id], error.message, changed=error.code == CHANGED)
         return unknown
 
     def _accepted(self, key: HostKey, ids: list[str]) -> list[str]:

@@ -1,19 +1,25 @@
-"""``connmgr tunnel``: services of other machines on local ports, kept open by the daemon."""
+"""``connmgr tunnel`` and ``ssh-config``: ports that lead through connections, and connections as hosts of ``ssh``."""
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
-from connmgr.cli.connect import connect
-from connmgr.cli.exits import Failure
-from connmgr.cli.group import Group
-from connmgr.cli.output import json_option, print_json, print_table
+from connmgr.cli.connect import connect, named_credential, program
+from connmgr.cli.exits import FAILED, UNREACHABLE, Failure, failure
+from connmgr.cli.options import Group
+from connmgr.cli.output import amount, counted, json_option, print_json, print_table, write_private
 from connmgr.cli.selection import ConnectionName, reach
-from connmgr.client import Client, ClientError
-from connmgr.client.names import find
+from connmgr.client import LOCAL_MACHINE, Client, ClientError, Name, Unreachable
+from connmgr.client.credentials import is_token
+from connmgr.client.names import LOCAL, filters_of, find, is_pattern
+from connmgr.paths import API_KEY_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from connmgr.printable import visible
 
 TUNNEL = "tunnel"
@@ -166,15 +172,303 @@ def _row(name: str, status: dict[str, Any]) -> tuple[str, ...]:
         status["state"],
         status["address"] or "-",
         str(status["streams"]),
-        _bytes(status["bytesIn"]),
-        _bytes(status["bytesOut"]),
+        amount(status["bytesIn"], binary=True),
+        amount(status["bytesOut"], binary=True),
         fault["code"] if fault else "-",
     )
 
 
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+BACKUP = ".before-connmgr"
+_NAMING = ("CONNMGR_AUTH_FILE", "CONNMGR_CONFIG", "CONNMGR_HOST", "CONNMGR_PORT")
+"""Variables by which a command finds its daemon."""
+
+
+@click.command(name="ssh-config")
+@click.argument("globs", metavar="[CONNECTION|GLOB]...", type=ConnectionName(), nargs=-1)
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Keep the hosts in ssh_config beside connmgr's settings, and include that file in ~/.ssh/config.",
+)
+@click.option("--remove", is_flag=True, help="Undo --write.")
+@click.option("--yes", is_flag=True, help="With --write: do not ask before ~/.ssh/config is changed.")
+@click.option(
+    "--explain",
+    metavar="HOST PORT",
+    type=(str, int),
+    help="Say why ssh finds no socket for HOST and PORT; ssh itself runs this.",
+)
+def ssh_config(
+    globs: tuple[str, ...], *, write: bool, remove: bool, yes: bool, explain: tuple[str, int] | None
+) -> None:
+    """Make connections hosts of ssh.
+
+    It prints a configuration for OpenSSH's ssh, and for all that calls it. ssh then runs its commands over the daemon's
+    link, almost as fast as over a master connection of its own: rsync, scp, sftp, git, editors and agents need no
+    option and do not know of connmgr. A host is called by its last name where one connection has that, and by its path
+    with + between the names: web1, root, web1+root. Without a GLOB all connections with a shell are hosts.
+
+    With --write the daemon keeps the hosts in a file, as connections come and go, and opens their sockets again when it
+    has been restarted. One line at the top of ~/.ssh/config includes that file: it is asked for on a terminal, and a
+    copy of the former file is kept. --remove undoes this.
+
+    With --token-file, or another named token, the hosts have that token's rights and end with it. Print them into a
+    file for `ssh -F`.
+
+    A user or port on ssh's command line holds: one that is not the connection's is refused, and so is everything while
+    no daemon runs. ssh never logs in by itself in place of the daemon.
+    """
+    if explain is not None:
+        _explain(*explain)
+    if write and remove:
+        raise click.UsageError("Give --write or --remove.")
+    if yes and not write:
+        raise click.UsageError("--yes needs --write.")
+    if remove and globs:
+        raise click.UsageError("--remove undoes --write as a whole: leave out the names.")
+    client = connect()
+    if remove:
+        _remove(client)
+    elif write:
+        _write(client, globs, yes=yes)
+    else:
+        printed = client.multiplex.config(_program(), *_wanted(client, globs))
+        if globs and not (printed.hosts or printed.unnamed):
+            wanted = " or ".join(map(repr, globs))
+            raise Failure(f"No connection with a shell matches {wanted}. `connmgr ls` lists them.")
+        click.echo(printed.text, nl=False)
+        _tell_unnamed(printed.unnamed)
+
+
+def renew_sockets(client: Client) -> None:
+    """Give the owner's open sockets the rights of ``client``'s session, which has unlocked a vault user."""
+    own = [one.connection for one in client.multiplex.query() if one.token is None]
+    if own:
+        client.multiplex.open(own)
+
+
+_Filters = list[tuple[str, str]]
+
+
+def _wanted(client: Client, globs: Sequence[str]) -> tuple[_Filters | None, list[str]]:
+    """Return filters for paths and for names, and further connections; without ``globs`` all connections are wanted.
+
+    :raises ClientError: a name that is not a GLOB means no connection, or several.
+    """
+    if not globs:
+        return None, []
+    patterns = [filters_of(glob) for glob in globs if is_pattern(glob)]
+    filters = [(pattern.get("path", "*"), pattern.get("name", "*")) for pattern in patterns]
+    names = [client.connection.find(glob) for glob in globs if not is_pattern(glob)]
+    return filters, list(dict.fromkeys(names))
+
+
+def _program() -> list[str]:
+    """Return the words by which ssh calls this program, with what names its daemon and its credential.
+
+    :raises Failure: the credential is in a variable, so that no file of it can be named.
+    """
+    options = click.get_current_context().find_root().params
+    words = program()
+    if options["url"] is not None:
+        words += ["--url", options["url"]]
+    variables = {"--token-file": TOKEN_FILE_VARIABLE, "--api-key-file": API_KEY_FILE_VARIABLE}
+    for option, variable in variables.items():
+        given = options[option[2:].replace("-", "_")]
+        if named_credential() is not None and (file := given or os.environ.get(variable)):
+            return [*_named_environment(), *words, option, str(Path(file).absolute())]
+    if is_token(named_credential()):
+        raise Failure("The token is needed again when ssh is run: put it into a file, and give --token-file.")
+    return [*_named_environment(), *words]
+
+
+def _named_environment() -> list[str]:
+    named = [f"{name}={os.environ[name]}" for name in _NAMING if os.environ.get(name)]
+    return ["env", *named] if named else []
+
+
+def _tell_unnamed(unnamed: Sequence[Sequence[str]]) -> None:
+    if unnamed:
+        paths = ", ".join(visible("/".join(path)) for path in unnamed)
+        click.echo(
+            "Left out, because ssh does not take their names or users, or a token has made or changed them and nobody "
+            f"has saved them since: {paths}",
+            err=True,
+        )
+
+
+class _UserConfig(NamedTuple):
+    """A person's ``~/.ssh/config``: the file itself, or its target where it is a link, and its text."""
+
+    file: Path
+    text: str
+    exists: bool
+
+    @classmethod
+    def read(cls) -> _UserConfig:
+        """Read the file; a missing one is empty.
+
+        :raises Failure: it cannot be read.
+        """
+        path = Path.home() / ".ssh" / "config"
+        try:
+            # Read first: Path.resolve() has an error of its own for links in a circle (Python before 3.13).
+            text = path.read_bytes().decode()
+            return cls(path.resolve(), text, exists=True)
+        except FileNotFoundError:
+            return cls(path.resolve(), "", exists=False)
+        except OSError as error:
+            raise Failure(f"{path} cannot be read: {error.strerror}") from error
+        except UnicodeError:
+            raise Failure(f"{path} is not in UTF-8, and is left as it is.") from None
+
+    @property
+    def copy(self) -> Path:
+        """The place of the copy from before the first change."""
+        return self.file.with_name(self.file.name + BACKUP)
+
+    def includes(self, line: str) -> bool:
+        """Whether ``line`` is in it, before the first host."""
+        for one in self.text.splitlines():
+            if one == line:
+                return True
+            if one.split()[:1] and one.split()[0].lower() in ("host", "match"):
+                return False
+        return False
+
+    def replace(self, text: str) -> None:
+        """Replace the content; the permissions stay.
+
+        :raises Failure: it was changed meanwhile.
+        """
+        self.file.parent.mkdir(mode=0o700, exist_ok=True)
+        if _UserConfig.read().text != self.text:
+            raise Failure(f"{self.file} is being changed by another program: try again.")
+        mode = self.file.stat().st_mode & 0o777 if self.file.exists() else 0o600
+        draft = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+        write_private(draft, text)
+        draft.chmod(mode)
+        draft.replace(self.file)
+
+
+def _line(file: str) -> str:
+    """Return the line that includes ``file``.
+
+    :raises Failure: ssh could not read its path.
+    """
+    if set(file) & set('"*?[]{}\n'):
+        raise Failure(f"{file} cannot be included: its path has a character that ssh does not take as it is.")
+    return f'Include "{file}"'
+
+
+def _write(client: Client, globs: Sequence[str], *, yes: bool) -> None:
+    if is_token(named_credential()):
+        raise Failure(
+            "--write makes hosts with the owner's rights. With a token, print them, and give the file to ssh -F."
+        )
+    user = _UserConfig.read()
+    wanted = _wanted(client, globs)
+    expected = _kept_beside()
+    if expected is None or not user.includes(_line(expected)):
+        if not yes and not sys.stdin.isatty():
+            raise click.UsageError("There is no terminal to ask on: give --yes.")
+        if not yes:
+            question = f"Put a line at the top of {user.file} that includes connmgr's hosts? A copy is kept beside it."
+            click.confirm(question, abort=True, err=True)
+    kept = client.multiplex.keep(_program(), *wanted)
+    line = _line(kept.file)
+    if not user.includes(line):
+        if user.exists and not user.copy.exists():
+            write_private(user.copy, user.text)
+        user.replace(f"{line}\n{user.text}")
+    click.echo(f"{counted(len(kept.hosts), 'host')} for ssh in {kept.file}, included by {user.file}.")
+    _tell_unnamed(kept.unnamed)
+    _tell_other_home()
+
+
+def _kept_beside() -> str | None:
+    """Return the path of the kept file, if it is beside this user's settings."""
+    from connmgr.paths import config_file
+
+    file = config_file(os.environ).with_name("ssh_config")
+    return str(file) if file.exists() else None
+
+
+def _tell_other_home() -> None:
+    import pwd
+
+    home = pwd.getpwuid(os.geteuid()).pw_dir
+    if Path(home).resolve() != Path.home().resolve():
+        click.echo(f"ssh reads {home}/.ssh/config, not that of HOME: give it -F {Path.home()}/.ssh/config.", err=True)
+
+
+def _remove(client: Client) -> None:
+    user = _UserConfig.read()
+    kept = client.multiplex.forget()
+    file = kept or _kept_beside()
+    lines = user.text.splitlines(keepends=True)
+    left = [line for line in lines if file is None or line.rstrip("\r\n") != _line(file)]
+    if len(left) < len(lines):
+        if left or user.copy.exists():
+            user.replace("".join(left))
+        else:
+            user.file.unlink()
+        if user.copy.exists() and user.copy.read_bytes() == "".join(left).encode():
+            user.copy.unlink()
+        elif user.copy.exists():
+            click.echo(f"{user.file} has changed since; its copy from before is {user.copy}.", err=True)
+    elif kept is None:
+        click.echo("No hosts are kept.")
+        return
+    click.echo("The hosts are removed.")
+
+
+def _explain(host: str, port: int) -> None:
+    """Say in one line why ssh found no socket of ``host``, and exit with 1; it is ssh's ProxyCommand."""
+    try:
+        reason = _reason(connect(offers_start=False), host, port)
+    except Unreachable as error:
+        if error.sent:
+            reason = error.message
+        else:
+            click.echo(
+                f"connmgr: {host} is reached by connmgr's daemon, and none runs: `connmgr serve` starts one, "
+                "`connmgr service install` has the system start it.",
+                err=True,
+            )
+            raise click.exceptions.Exit(UNREACHABLE) from None
+    except ClientError as error:
+        reason = failure(error).message
+    click.echo(f"connmgr: {' '.join(reason.split())}", err=True)
+    raise click.exceptions.Exit(FAILED)
+
+
+def _reason(client: Client, host: str, port: int) -> str:
+    named = [name for name in client.connection.names() if host in _hosts(name)]
+    found = [one.id for one in named]
+    if not found:
+        return f"no connection is called {host} any more; `connmgr ssh-config` prints the hosts."
+    # Somebody may have removed the file of an open socket; ssh runs this on the daemon's machine.
+    is_open = {one.connection for one in client.multiplex.query() if Path(one.path).is_socket()}
+    told = client.multiplex.config(_program(), [], found)
+    known = next((one for one in told.hosts if host in one.names), None)
+    if known is None:
+        if len(named) > 1:
+            paths = ", ".join(visible("+".join(one.name)) for one in named)
+            return f"{host} is the name of several connections; call one by its path: {paths}."
+        return f"{host} cannot be a host of ssh: `connmgr ssh-config` says which connections are left out."
+    if known.connection not in is_open:
+        return f"the socket of {host} was not open, and is open now: run the command again."
+    if port != known.port:
+        return f"{host} is a stored connection to port {known.port}, not to {port}: leave the port out."
+    if known.user is None:
+        return f"{host} is a stored connection that does not say whom it logs in as: leave the user out."
+    return (
+        f"{host} is a stored connection that logs in as {known.user}: leave the user out, and options about "
+        "ControlPath."
+    )
+
+
+def _hosts(one: Name) -> list[str]:
+    """Return the names that a connection may have as a host."""
+    return [LOCAL] if one.id == LOCAL_MACHINE else [one.name[-1], "+".join(one.name)]

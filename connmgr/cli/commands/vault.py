@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from connmgr.cli.commands.ssh_config import renew_sockets
-from connmgr.cli.connect import ask_passphrase, connect, kept_session
-from connmgr.cli.group import Group
-from connmgr.cli.options import read_settings, setting_options
-from connmgr.cli.output import ago, counted, json_option, print_json, print_table
+from connmgr.cli.commands.tunnels import renew_sockets
+from connmgr.cli.connect import ask_passphrase, connect, kept_session, tell_recoveries
+from connmgr.cli.options import Group, read_settings, setting_options
+from connmgr.cli.output import ago, counted, json_option, print_json, print_list, print_table
 from connmgr.cli.progress import has_terminal
-from connmgr.cli.remedies import tell_recoveries
 from connmgr.client import ClientError
-from connmgr.contract.message import to_json
 from connmgr.printable import visible
 from connmgr.settings import KEY_STORES
 
 if TYPE_CHECKING:
-    from connmgr.contract.vault import RecoveryWordsResponse
+    from connmgr.contract.vault import RecoveryKey, RecoveryWordsResponse
     from connmgr.vault.backup import Contents
 
 
@@ -35,7 +32,7 @@ def status(*, as_json: bool) -> None:
     """Show whether the vault has users, and which one is unlocked."""
     found = connect().vault.status()
     if as_json:
-        print_json(to_json(found))
+        print_json(found)
         return
     rows = [("users", "yes" if found.has_users else "none: every client may read its secrets")]
     if found.has_users:
@@ -126,7 +123,7 @@ def rm(name: str, *, force: bool, as_json: bool) -> None:
     if removed.lost:
         click.echo(f"connmgr: secrets of {counted(len(removed.lost), 'connection')} are lost.", err=True)
     if as_json:
-        print_json(to_json(removed))
+        print_json(removed)
     elif removed.connections:
         print_table([(one.id, one.path) for one in client.connection.info(removed.connections)])
 
@@ -173,21 +170,13 @@ def create_recovery(name: str | None, shares: tuple[int, int], *, as_json: bool)
 @json_option
 def list_recoveries(*, as_json: bool) -> None:
     """List recovery keys, without their words."""
-    found = connect().vault.recoveries()
-    if as_json:
-        print_json([to_json(one) for one in found])
-        return
-    rows = [
-        (
-            one.recovery,
-            one.user,
-            f"{one.threshold} of {counted(one.shares, 'share')}",
-            f"made {ago(one.created)}",
-            "never used" if one.used is None else f"used {ago(one.used)}",
-        )
-        for one in found
-    ]
-    print_table(rows)
+
+    def row(key: RecoveryKey) -> tuple[str, ...]:
+        needed = f"{key.threshold} of {counted(key.shares, 'share')}"
+        use = "never used" if key.used is None else f"used {ago(key.used)}"
+        return key.recovery, key.user, needed, f"made {ago(key.created)}", use
+
+    print_list(connect().vault.recoveries(), row, as_json=as_json)
 
 
 @recovery.command(name="use")
@@ -241,7 +230,7 @@ def revoke_recovery(key: str) -> None:
 
 def _print_words(made: RecoveryWordsResponse, *, as_json: bool) -> None:
     if as_json:
-        print_json(to_json(made))
+        print_json(made)
         return
     all = "the whole key" if made.threshold == 1 else f"any {made.threshold} of them are the key"
     click.echo(

@@ -11,8 +11,18 @@ from pathlib import Path
 from typing import IO
 
 from connmgr.cli.copy.local import PIECE_BYTES, LocalTree
-from connmgr.cli.copy.paths import RemotePath
-from connmgr.cli.copy.plan import DIRECTORY, FILE, HERE, LINK, THERE, CopyOptions, CopyPlan, CopyReport, TreeEntry
+from connmgr.cli.copy.plan import (
+    DIRECTORY,
+    FILE,
+    HERE,
+    LINK,
+    THERE,
+    CopyOptions,
+    CopyPlan,
+    CopyReport,
+    RemotePath,
+    TreeEntry,
+)
 from connmgr.client import Client, ClientError, Download, Extracted, Progress, Unreachable
 from connmgr.client.files import FAILED
 

@@ -12,22 +12,26 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
-from connmgr.cli.copy.paths import STREAM, CopyOperand, RemotePath, own_name, within
 from connmgr.cli.copy.plan import (
     DIRECTORY,
     HERE,
     REQUEST_PATHS,
+    STREAM,
     THERE,
+    CopyOperand,
     CopyOptions,
     CopyPlan,
     CopyReport,
     Equal,
     Pairs,
+    RemotePath,
     TreeEntry,
     leads_out,
     of_entry,
     of_same_time,
+    own_name,
     plan,
+    within,
 )
 from connmgr.client import Client, ClientError, Download, Progress, Unreachable
 

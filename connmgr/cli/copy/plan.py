@@ -1,14 +1,93 @@
-"""What ``connmgr cp`` copies: its options, the content of both sides, the part to copy, and the report."""
+"""What ``connmgr cp`` copies: its operands and options, the content of both sides, the part to copy, and the report.
+
+It loads no library, because the front copies single files.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from connmgr.client import FileEntry
 from connmgr.printable import visible
+
+if TYPE_CHECKING:
+    from connmgr.client import FileEntry
+
+STREAM = "-"
+WILDCARDS = frozenset("*?[")
+
+
+class RemotePath(NamedTuple):
+    """A path on a connection; the empty path is the shell's directory."""
+
+    connection: str
+    path: str
+    session: str | None
+    name: str = ""
+    """The connection's path in the vault, for messages."""
+
+    def named(self, name: str) -> RemotePath:
+        """Return the path of ``name`` within this one."""
+        return self._replace(path=f"{self.path.rstrip('/')}/{name}" if self.path else name)
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it can only be a directory."""
+        return not self.path or self.path.endswith("/")
+
+    @property
+    def own_name(self) -> str:
+        """The last name in the path; empty for a path such as ``dir/.``, which means only the content."""
+        return "" if self.path.endswith(("/.", "/..")) or self.path in (".", "..", "~") else Path(self.path).name
+
+    @property
+    def directory(self) -> str:
+        """The path for requests on a directory."""
+        return self.path or "."
+
+    @property
+    def has_wildcards(self) -> bool:
+        return has_wildcards(self.path)
+
+    def __str__(self) -> str:
+        return visible(f"{self.name}:{self.path}")
+
+
+CopyOperand = RemotePath | str
+"""A file of a connection, a local path, or ``-``."""
+
+
+def has_wildcards(path: str) -> bool:
+    """Whether the machine's shell would expand ``path``."""
+    return bool(WILDCARDS & set(path))
+
+
+def is_remote(text: str) -> bool:
+    """Whether ``text`` names a file of a connection."""
+    return ":" in text and not is_local(text)
+
+
+def is_local(text: str) -> bool:
+    """Whether ``text`` begins like a local path, whatever follows."""
+    return text == STREAM or text.startswith(("/", ".", "~"))
+
+
+def within(operand: CopyOperand, name: str) -> CopyOperand:
+    """Return the operand of ``name`` in a directory, or the directory itself if ``name`` is empty."""
+    if not name:
+        return operand
+    return operand.named(name) if isinstance(operand, RemotePath) else str(Path(operand) / name)
+
+
+def own_name(operand: CopyOperand) -> str:
+    """Return the name that a copy of ``operand`` gets; empty for a path that means only a directory's content."""
+    if isinstance(operand, RemotePath):
+        return operand.own_name
+    return "" if operand.endswith(("/.", "/..")) or operand in (".", "..") else PurePosixPath(operand).name
+
 
 REQUEST_PATHS = 5000
 """Paths per request; that many long ones fit into a request's body."""
@@ -173,7 +252,6 @@ def _excluded(path: str, patterns: Sequence[str]) -> bool:
 
 
 HERE, THERE = "here", "there"
-UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 class CopyReport:
@@ -212,7 +290,7 @@ class CopyReport:
     def summary(self, *, timed: bool = True) -> str:
         """Return all counts as a line, with the time that they took if ``timed``."""
         # Imported here, as in tell(): a single file has no summary.
-        from connmgr.cli.output import counted
+        from connmgr.cli.output import amount, counted
 
         taken = f" in {time.monotonic() - self.began:.1f} s" if timed else ""
         parts = [
@@ -231,12 +309,3 @@ class CopyReport:
             click.echo(f"connmgr: {line}", err=True)
         if summary:
             click.echo(self.summary(), err=True)
-
-
-def amount(size: float) -> str:
-    """Return a number of bytes in its largest unit."""
-    for unit in UNITS[:-1]:
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} {UNITS[-1]}"

@@ -5,15 +5,32 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from connmgr.ansible_inventory import ENCRYPTED
 from connmgr.cli.connect import connect
-from connmgr.cli.declarative.plan import DIFFERENT, DONE, LEFT_OUT, PRESENT, Entry, carry_out, judge, ordered, show
-from connmgr.cli.declarative.stored import KEPT, Stored, To, folded, given, is_secret, mapped, marked
+from connmgr.cli.declarative.plan import (
+    DIFFERENT,
+    DONE,
+    KEPT,
+    LEFT_OUT,
+    PRESENT,
+    Entry,
+    Stored,
+    To,
+    carry_out,
+    folded,
+    given,
+    is_secret,
+    judge,
+    mapped,
+    marked,
+    ordered,
+    show,
+)
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import counted, json_option, print_json
 from connmgr.cli.progress import waiting
@@ -21,8 +38,6 @@ from connmgr.client import LOCAL_MACHINE, Client
 
 if TYPE_CHECKING:
     from yaml import SafeLoader
-
-    from connmgr.cli.declarative.ansible_vault import VaultPasswords
 
 
 DEFAULT = ("default",)
@@ -287,10 +302,10 @@ def _check_secret(key: str, at: str, value: Any) -> None:
     )
 
 
-def load(text: str, file: str, passwords: VaultPasswords | None = None) -> Any:
-    """Return the value of ``text``; ``!vault`` gives what ``passwords`` open, ``!unsafe`` the plain text.
+def load(text: str, file: str, decrypt: Callable[[str], str | None] = lambda _: None) -> Any:
+    """Return the value of ``text``; ``!vault`` gives what ``decrypt`` returns, ``!unsafe`` the plain text.
 
-    What they do not open is :data:`ENCRYPTED`.
+    What it does not decrypt is :data:`ENCRYPTED`.
     :raises Failure: it is not YAML; the message names the line of ``file``, but none of its content.
     """
     import yaml
@@ -302,8 +317,8 @@ def load(text: str, file: str, passwords: VaultPasswords | None = None) -> Any:
         """A class of its own, because constructors are registered by class."""
 
     def vaulted(_: SafeLoader, node: Any) -> Any:
-        opened = passwords.opened(str(node.value)) if passwords else None
-        return ENCRYPTED if opened is None else opened
+        plain = decrypt(str(node.value))
+        return ENCRYPTED if plain is None else plain
 
     Loader.add_constructor("!vault", vaulted)
     Loader.add_constructor("!unsafe", _text)

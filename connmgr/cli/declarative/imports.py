@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import binascii
+import hashlib
+import hmac
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from connmgr.ansible_inventory import KEYS, STATED, Lineage, Unmappable, host_data, text_of
+from connmgr.ansible_inventory import (
+    ENCRYPTED,
+    KEYS,
+    STATED,
+    VAULT,
+    Inventory,
+    Lineage,
+    Unmappable,
+    Unreadable,
+    host_data,
+    read_ini,
+    text_of,
+)
 from connmgr.cli.connect import ask_passphrase, connect
-from connmgr.cli.declarative.ansible_vault import Opened, VaultPasswords
-from connmgr.cli.declarative.inventory import read
-from connmgr.cli.declarative.plan import LEFT_OUT, NEW, Entry, carry_out, judge_import, ordered, show
-from connmgr.cli.declarative.stored import Stored, To
+from connmgr.cli.declarative.document import load
+from connmgr.cli.declarative.plan import LEFT_OUT, NEW, Entry, Stored, To, carry_out, judge_import, ordered, show
+from connmgr.cli.exits import Failure
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import waiting
 from connmgr.cli.selection import category_path
@@ -21,6 +35,114 @@ from connmgr.errors import ConnmgrError
 
 if TYPE_CHECKING:
     from connmgr_ssh.config import ConfigFiles, Destination, JumpHost
+
+
+_VERSIONS = ("1.1", "1.2")
+_ITERATIONS = 10_000
+_KEY_BYTES, _BLOCK_BYTES = 32, 16
+
+
+class Opened(str):
+    """A text that was encrypted."""
+
+    __slots__ = ()
+
+
+class VaultPasswords:
+    """The passwords that are tried, one after the other, as Ansible does."""
+
+    def __init__(self, passwords: Sequence[str] = ()) -> None:
+        self._passwords = [password.encode() for password in passwords]
+
+    def __bool__(self) -> bool:
+        return bool(self._passwords)
+
+    def opened(self, text: str) -> Opened | None:
+        """Return what was encrypted, or None if no password opens ``text`` or it is malformed."""
+        head, _, body = text.strip().partition("\n")
+        version = head.removeprefix(VAULT).split(";")
+        if not head.startswith(VAULT) or version[0] not in _VERSIONS or version[1:2] != ["AES256"]:
+            return None
+        try:
+            # Hexadecimal digits of three lines that are hexadecimal digits themselves.
+            salt, code, content = map(binascii.unhexlify, binascii.unhexlify("".join(body.split())).split(b"\n"))
+        except ValueError:
+            return None
+        for password in self._passwords:
+            keys = hashlib.pbkdf2_hmac("sha256", password, salt, _ITERATIONS, 2 * _KEY_BYTES + _BLOCK_BYTES)
+            cipher_key, code_key, counter = keys[:32], keys[32:64], keys[64:]
+            if hmac.compare_digest(hmac.digest(code_key, content, "sha256"), code):
+                return _decrypted(content, cipher_key, counter)
+        return None
+
+
+def _decrypted(content: bytes, key: bytes, counter: bytes) -> Opened | None:
+    # Imported here, because few imports need it.
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    decryptor = Cipher(algorithms.AES(key), modes.CTR(counter)).decryptor()
+    padded = decryptor.update(content) + decryptor.finalize()
+    try:
+        # PKCS#7: each byte of the padding is its length.
+        return Opened(padded[: -padded[-1]].decode())
+    except (IndexError, UnicodeDecodeError):
+        return None
+
+
+def read(path: Path, passwords: VaultPasswords | None = None) -> Inventory:
+    """Return the inventory in the file ``path``; ``passwords`` open what ansible-vault has encrypted.
+
+    :raises Failure: it is encrypted, or is not an inventory; the message names the place.
+    """
+    passwords = passwords or VaultPasswords()
+    text = path.read_text("utf-8", "replace")
+    if text.startswith(VAULT):
+        opened = passwords.opened(text)
+        if opened is None:
+            why = "no given password opens it" if passwords else "give its password (--vault-password-file)"
+            raise Failure(f"{path} is encrypted by ansible-vault: {why}.")
+        text = opened
+    inventory = Inventory()
+    if path.suffix in (".yml", ".yaml", ".json") or text.lstrip().startswith("---"):
+        _read_yaml(inventory, load(text, str(path), passwords.opened), str(path))
+        return inventory
+    try:
+        read_ini(inventory, text.splitlines(), str(path))
+    except Unreadable as error:
+        raise Failure(str(error)) from None
+    return inventory
+
+
+def _read_yaml(inventory: Inventory, content: Any, file: str) -> None:
+    pending: list[tuple[str | None, Any, Any]]
+    pending = [(None, name, body) for name, body in _mapping(content, file, "its groups").items()]
+    seen: set[tuple[str | None, Any, int]] = set()
+    while pending:
+        parent, name, body = pending.pop(0)
+        # A YAML alias may put one body in any number of places.
+        if (parent, name, id(body)) in seen:
+            continue
+        seen.add((parent, name, id(body)))
+        group = inventory.group(str(name))
+        if parent is not None:
+            inventory.group(parent).children[group.name] = None
+        parts = _mapping(body, file, f"the group {name}")
+        group.variables |= _mapping(parts.get("vars"), file, f"the variables of {name}")
+        for pattern, variables in _mapping(parts.get("hosts"), file, f"the hosts of {name}").items():
+            try:
+                inventory.add(group.name, str(pattern), _mapping(variables, file, f"the variables of {pattern}"))
+            except ValueError as error:
+                raise Failure(f"{file}: {error}.") from None
+        children = _mapping(parts.get("children"), file, f"the groups below {name}")
+        pending += [(group.name, child, inner) for child, inner in children.items()]
+
+
+def _mapping(value: Any, file: str, what: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or value is ENCRYPTED:
+        raise Failure(f"{file}: {what} must be a mapping of names.")
+    return value
 
 
 USUAL = Path("~/.ssh/config")

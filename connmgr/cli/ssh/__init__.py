@@ -15,9 +15,8 @@ from click.shell_completion import CompletionItem
 
 from connmgr import __version__
 from connmgr.cli import exits
-from connmgr.cli.connect import connect
+from connmgr.cli.connect import Doorkeeper, connect, remedies
 from connmgr.cli.plain import sent_environment
-from connmgr.cli.remedies import Doorkeeper, remedies
 from connmgr.cli.selection import ConnectionName
 from connmgr.cli.ssh.options import (
     AUTO,
@@ -181,7 +180,7 @@ def _request(options: SshOptions) -> dict[str, Any] | None:
     wanted = {"command": command} if command else {}
     if not _takes_terminal(options, has_command=bool(command)):
         return wanted
-    from connmgr.cli.terminal.raw import size_of
+    from connmgr.cli.standard_streams import size_of
 
     columns, rows = size_of(sys.stdin.fileno())
     term = os.environ.get("TERM") or "dumb"
@@ -211,7 +210,7 @@ def _once(client: Client, id: str, options: SshOptions, request: dict[str, Any] 
         if options.background:
             _go_to_background()
         if request is not None and request.get("pty") and session.local is not None and sys.stdin.isatty():
-            from connmgr.cli.terminal.raw import on_terminal
+            from connmgr.cli.standard_streams import on_terminal
 
             status = on_terminal(session, options.escape)
         else:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connmgr.cli.terminal.raw import Modes
+from connmgr.cli.standard_streams import Modes
 from connmgr.streams.escapes import Escapes
 
 

@@ -1,23 +1,30 @@
-"""``connmgr token``: tokens for others; and the options of the commands that create tokens."""
+"""``connmgr token``, ``command`` and ``approve``: what others may do, and deciding about what they ask for."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from connmgr.cli.connect import connect
-from connmgr.cli.exits import Failure
-from connmgr.cli.output import Duration, check_new, json_option, print_json, print_table, write_private
+from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.cli.options import Group
+from connmgr.cli.output import Duration, ago, check_new, json_option, print_json, print_list, print_table, write_private
 from connmgr.client import Client, ClientError
 from connmgr.client.names import did_you_mean, is_text, with_beginning
-from connmgr.printable import visible
+from connmgr.client.rights import described, quoted
+from connmgr.contract.event import APPROVAL, STREAM
+from connmgr.printable import gist, visible
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -181,7 +188,7 @@ def info(name: str | None, *, as_json: bool) -> None:
     own = client.post("/token/info") if name is None else None
     lists = own is None or "token.query" in own["actions"]
     tokens = client.token.query() if lists else []
-    one = own if own is not None else _of(tokens, str(name), reads=True)
+    one = own if own is not None else _token_of(tokens, str(name), reads=True)
     below = [each for each in tokens if one["id"] is not None and _comes_from(each, one["id"], tokens)]
     if as_json:
         print_json({**one, "descendants": [each["id"] for each in below]})
@@ -194,14 +201,9 @@ def info(name: str | None, *, as_json: bool) -> None:
 
 @token.command(name="ls")
 @json_option
-def ls(*, as_json: bool) -> None:
+def list_tokens(*, as_json: bool) -> None:
     """List the tokens, invalid ones too."""
-    tokens = connect().token.query()
-    if as_json:
-        print_json(tokens)
-        return
-    if tokens:
-        print_table([_row(one) for one in tokens])
+    print_list(connect().token.query(), _token_row, as_json=as_json)
 
 
 @token.command(name="revoke")
@@ -212,7 +214,7 @@ def revoke(name: str) -> None:
     Tokens that were created with it are revoked too. TOKEN is its name or its uuid.
     """
     client = connect()
-    client.token.revoke(_find(client, name))
+    client.token.revoke(_token_id(client, name))
 
 
 @token.command(name="renew")
@@ -227,7 +229,7 @@ def revoke(name: str) -> None:
 def renew(name: str, expires: float) -> None:
     """Change the time when a token expires."""
     client = connect()
-    renewed = client.token.renew(_find(client, name), expires)
+    renewed = client.token.renew(_token_id(client, name), expires)
     click.echo(f"{renewed['id']}  {visible(renewed['name'])}, until {renewed['expires']}", err=True)
 
 
@@ -253,7 +255,7 @@ def lend(name: str, seconds: float | None, *, end: bool) -> None:
     if not end:
         _refuse_single_unlock("connmgr token lend")
     client = connect()
-    lent = client.token.lend(_find(client, name), seconds, end=end)["lent"]
+    lent = client.token.lend(_token_id(client, name), seconds, end=end)["lent"]
     click.echo(_loan(lent) if lent else "The token has no loan.", err=True)
 
 
@@ -269,7 +271,7 @@ def wanted(given: dict[str, Any]) -> dict[str, Any]:
     of_rules = {KINDS[kind] for kind in kinds} | ({"connection.read"} if kinds else set())
     members: dict[str, Any] = {
         "scopes": sorted({*given["scopes"], *of_rules}),
-        "rules": [*rules, *(_read(given["rules_file"]) if given["rules_file"] else [])],
+        "rules": [*rules, *(_read_rules(given["rules_file"]) if given["rules_file"] else [])],
         "connections": list(given["only"]) or ["*"],
         "categories": list(given["category"]) or ["*"],
     }
@@ -334,7 +336,7 @@ def _element(word: str) -> Any:
     return {"re": "[^/]*".join(map(re.escape, word.split(ANY_WORD)))}
 
 
-def _read(path: str) -> list[Any]:
+def _read_rules(path: str) -> list[Any]:
     try:
         rules = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
@@ -370,12 +372,12 @@ def _loan(lent: dict[str, Any]) -> str:
     return f"It may use the secrets of {visible(lent['user'])} until {lent['until']}, or until connmgr vault lock."
 
 
-def _find(client: Client, name: str) -> str:
+def _token_id(client: Client, name: str) -> str:
     """Return the uuid of a token; otherwise as :func:`_of`."""
-    return str(_of(client.token.query(), name)["id"])
+    return str(_token_of(client.token.query(), name)["id"])
 
 
-def _of(tokens: Sequence[dict[str, Any]], name: str, *, reads: bool = False) -> dict[str, Any]:
+def _token_of(tokens: Sequence[dict[str, Any]], name: str, *, reads: bool = False) -> dict[str, Any]:
     """Return a token by its whole name or uuid, or if ``reads`` by the beginning of its uuid.
 
     Of several tokens with the name it is the valid one.
@@ -397,7 +399,7 @@ def _of(tokens: Sequence[dict[str, Any]], name: str, *, reads: bool = False) -> 
     raise Failure(f"No token has the name or the uuid {visible(name)!r}.{hint} `connmgr token ls` lists them.")
 
 
-def _row(one: dict[str, Any]) -> tuple[str, ...]:
+def _token_row(one: dict[str, Any]) -> tuple[str, ...]:
     used = one["lastUsed"][:16].replace("T", " ") if one["lastUsed"] else "-"
     return (
         one["id"],
@@ -454,3 +456,300 @@ def _described(one: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator
     yield "from", ", ".join(one.get("from") or ()) or "any address"
     for each in below:
         yield "descendant", f"{each['id']}  {each['name']}  {each['state']}"
+
+
+_KINDS = ("re", "in", "integer", "path")
+_WHOLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_RANGE = re.compile(r"(-?[0-9]{1,18})?\.\.(-?[0-9]{1,18})?")
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """Manage saved commands.
+
+    `connmgr exec --saved` runs one. A rule of a token can allow one by its name.
+    """
+
+
+@command.command(name="save")
+@click.argument("name", metavar="NAME")
+@click.argument("argv", metavar="-- ARGV...", nargs=-1, required=True)
+@click.option(
+    "--parameter",
+    "parameters",
+    metavar="NAME=KIND:VALUE",
+    multiple=True,
+    help="The values that a parameter accepts. May be given several times.",
+)
+@click.option("--description", metavar="TEXT", help="What the command is for.")
+@click.option("--replace", is_flag=True, help="Replace the command of this name.")
+@click.option(
+    "--may-run-others",
+    is_flag=True,
+    help="Let rules of tokens name it although a parameter takes free words for a program that does more than print, "
+    "and so may write files or run other programs.",
+)
+def save_command(
+    name: str,
+    argv: tuple[str, ...],
+    parameters: tuple[str, ...],
+    description: str | None,
+    *,
+    replace: bool,
+    may_run_others: bool,
+) -> None:
+    r"""Save a command with parameters.
+
+    ARGV is a program and its words, which no shell reads. {service} in a word stands for the argument of that name; {{
+    and }} stand for braces. Each parameter takes what a --parameter says: `service=re:[\w-]+`, a regular expression for
+    all of it; `service=in:nginx,redis`, one of these; `lines=integer:1..100`; `file=path:/srv/**`, a path by a pattern.
+    """
+    options: dict[str, Any] = {} if description is None else {"description": description}
+    if may_run_others:
+        options["mayRunOthers"] = True
+    warning = connect().command.save(
+        name, list(map(_word, argv)), parameters=dict(map(_parameter, parameters)), replace=replace, **options
+    )
+    if warning:
+        click.echo(f"connmgr: saved, but no rule can allow it to a token. {visible(warning)}", err=True)
+
+
+@command.command(name="ls")
+@json_option
+def list_commands(*, as_json: bool) -> None:
+    """List the saved commands."""
+
+    def row(command: dict[str, Any]) -> tuple[str, ...]:
+        return command["name"], _words(command), visible(command["description"])
+
+    print_list(connect().command.query(), row, as_json=as_json)
+
+
+@command.command(name="rm")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+def remove_command(names: tuple[str, ...]) -> None:
+    """Remove saved commands."""
+    client = connect()
+    for name in names:
+        client.command.remove(name)
+
+
+def _word(text: str) -> Any:
+    if whole := _WHOLE.fullmatch(text):
+        return {"parameter": whole[1]}
+    return {"text": text} if "{" in text or "}" in text else text
+
+
+def _parameter(given: str) -> tuple[str, dict[str, Any]]:
+    name, _, value = given.partition("=")
+    kind, colon, rest = value.partition(":")
+    if not colon or kind not in _KINDS:
+        raise click.BadParameter(f"{given!r} is not of the form NAME=KIND:VALUE, with KIND one of {', '.join(_KINDS)}.")
+    if kind == "integer":
+        bounds = _RANGE.fullmatch(rest)
+        if bounds is None:
+            raise click.BadParameter(f"{rest!r} is not of the form MIN..MAX, such as 1..100.")
+        return name, {
+            kind: {end: int(bound) for end, bound in zip(("min", "max"), bounds.groups(), strict=True) if bound}
+        }
+    return name, {kind: rest.split(",") if kind == "in" else rest}
+
+
+def _words(one: dict[str, Any]) -> str:
+    """Return the words of a command as ``save`` takes them."""
+    import shlex
+
+    words = (
+        word if isinstance(word, str) else word.get("text", f"{{{word.get('parameter')}}}") for word in one["argv"]
+    )
+    return shlex.join(words)
+
+
+NOTICE_SECONDS = 10.0
+
+
+@click.command()
+@click.argument("name", metavar="[APPROVAL]", required=False)
+@click.option("--once", is_flag=True, help="Approve it for one request.")
+@click.option(
+    "--grant", metavar="TIME", type=Duration(DAY), help="Approve it repeatedly for this time: 90s, 30m, 1h, 1d."
+)
+@click.option(
+    "--pattern",
+    metavar="TIME",
+    type=Duration(DAY),
+    help="Approve the pattern that is proposed beside it, as a rule of the token for this time.",
+)
+@click.option("--deny", is_flag=True, help="Deny it, for ten minutes.")
+@click.option("--watch", is_flag=True, help="Show requests as they come, until Ctrl-C.")
+@click.option("--notify", is_flag=True, help="With --watch: also a notice of the desktop or terminal for each request.")
+@json_option
+def approve(
+    name: str | None,
+    grant: float | None,
+    pattern: float | None,
+    *,
+    once: bool,
+    deny: bool,
+    watch: bool,
+    notify: bool,
+    as_json: bool,
+) -> None:
+    """Decide about requests of tokens, or list them.
+
+    Without APPROVAL it lists the pending requests. APPROVAL is a uuid; the command shows the whole request. Without
+    --once, --grant, --pattern or --deny it then asks on the terminal, and the first 8 digits of the uuid suffice.
+
+    --watch shows each request whole as it comes, and what was decided. The notice of --notify names only the token.
+    """
+    if sum((once, grant is not None, pattern is not None, deny)) > 1:
+        raise click.UsageError("Give one of --once, --grant, --pattern and --deny.")
+    verdict = _Verdict(once, grant, pattern, deny)
+    decided = verdict.is_one
+    if name is None and decided:
+        raise click.UsageError("Name the APPROVAL to decide about; `connmgr approve` lists those that are pending.")
+    if watch and (name is not None or decided):
+        raise click.UsageError("--watch cannot be combined with an APPROVAL or a decision; decide in another terminal.")
+    if notify and not watch:
+        raise click.UsageError("--notify needs --watch.")
+    client = connect()
+    if watch:
+        _watch(client, notify=notify, as_json=as_json)
+    elif name is None:
+        print_list(client.approval.query(), _approval_row, as_json=as_json)
+    else:
+        _decide_one(client, name, verdict, as_json=as_json)
+
+
+class _Verdict(NamedTuple):
+    """A decision as options gave it; without any of them, the person is asked."""
+
+    once: bool = False
+    grant: float | None = None
+    pattern: float | None = None
+    deny: bool = False
+
+    @property
+    def is_one(self) -> bool:
+        return self != _Verdict()
+
+    def carry_out(self, client: Client, approval: str) -> dict[str, Any]:
+        """Decide, and return the approval as it is then."""
+        if self.once or self.deny:
+            return client.approval.decide(approval, "once" if self.once else "deny")
+        if self.pattern is not None:
+            return client.approval.decide(approval, "pattern", self.pattern)
+        return client.approval.decide(approval, "grant", self.grant)
+
+
+def _decide_one(client: Client, name: str, verdict: _Verdict, *, as_json: bool) -> None:
+    """Show the approval ``name``, and decide about it: as told, or as a person answers on the terminal."""
+    decided = verdict.is_one
+    every = client.approval.query(["pending", "once", "granted", "denied"])
+    found = _approval_of(every, name, reads=not decided)
+    if not as_json:
+        click.echo("\n".join(described(found, f", {_asked_ago(found)} ({found['state']})")), err=decided)
+    if not decided and not as_json:
+        verdict = _ask(found.get("pattern"))
+    if verdict.is_one:
+        found = verdict.carry_out(client, found["approval"])
+    if as_json:
+        print_json(found)
+
+
+def _watch(client: Client, *, notify: bool, as_json: bool) -> None:
+    """Show the pending requests, and all that come; after events were missed, what is pending then."""
+    asking = client.clone()
+    shown: set[str] = set()
+    for event in client.events([APPROVAL]):
+        if event.kind == STREAM or event.change == "requested":
+            for one in asking.approval.query():
+                if one["approval"] not in shown:
+                    shown.add(one["approval"])
+                    _show_request(one, notify=notify, as_json=as_json)
+        elif event.id in shown and not as_json:
+            click.echo(f"{event.id}  {event.state}")
+        elif event.id in shown:
+            print_json({"approval": event.id, "state": event.state}, indent=None)
+
+
+def _show_request(approval: dict[str, Any], *, notify: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(approval, indent=None)
+    else:
+        click.echo("\n".join(described(approval, f", {_asked_ago(approval)}")))
+        click.echo(f"  decide: connmgr approve {approval['approval']}")
+    if notify:
+        # Without the command: every user of this machine sees the words of a program, and a screen may be shared.
+        give_notice(f"{visible(approval['tokenName'])} asks for an approval.")
+
+
+def give_notice(text: str) -> None:
+    """Show a notice of the desktop; without its program, one of the terminal, if that knows the sequence for it."""
+    program = shutil.which("notify-send")
+    if program is not None:
+        # As the summary, which has no markup.
+        argv = [program, "--", f"connmgr: {text}"]
+        try:
+            if not subprocess.run(argv, capture_output=True, timeout=NOTICE_SECONDS, check=False).returncode:  # noqa: S603
+                return
+        except (OSError, subprocess.TimeoutExpired):
+            # As without a desktop.
+            pass
+    if sys.stderr.isatty():
+        # OSC 9, as iTerm2 has introduced it; other terminals show nothing.
+        sys.stderr.write(f"\x1b]9;{text}\x07")
+        sys.stderr.flush()
+
+
+def _approval_row(approval: dict[str, Any]) -> tuple[str, ...]:
+    request = approval["asked"]
+    names = ", ".join(request["names"])
+    return approval["approval"], visible(approval["tokenName"]), _asked_ago(approval), names, _request_gist(request)
+
+
+def _approval_of(approvals: list[dict[str, Any]], name: str, *, reads: bool) -> dict[str, Any]:
+    """Return the approval ``name``; its beginning suffices if ``reads``: then a person sees the request first.
+
+    :raises Failure: no approval is meant, or several are.
+    """
+    by_id = {approval["approval"]: approval for approval in approvals}
+    found = [name.lower()] if name.lower() in by_id else with_beginning(by_id, name)
+    if len(found) == 1 and (reads or found == [name.lower()]):
+        return by_id[found[0]]
+    if len(found) == 1:
+        raise Failure(f"To decide without seeing the request first, give the whole uuid: {found[0]}.", NOT_FOUND)
+    if found:
+        raise Failure(
+            "\n".join([f"{name!r} is the beginning of several uuids:", *(f"  {id}" for id in found)]), NOT_FOUND
+        )
+    raise Failure(
+        f"No approval has the uuid {name!r}, or one that begins with these digits (8 at least). `connmgr approve` "
+        "lists the pending ones.",
+        NOT_FOUND,
+    )
+
+
+def _ask(pattern: Mapping[str, Any] | None) -> _Verdict:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Give --once, --grant, --pattern or --deny: there is no terminal to ask on.")
+    ways = ["once", "a time such as 1h", *(["pattern"] if pattern else []), "deny", "nothing"]
+    question = f"Approve this? ({', '.join(ways)})"
+    answer = click.prompt(question, default="nothing", show_default=False, err=True).strip()
+    if answer in ("nothing", "n", "no", ""):
+        return _Verdict()
+    if answer in ("once", "deny"):
+        return _Verdict(once=answer == "once", deny=answer == "deny")
+    if answer == "pattern" and pattern:
+        return _Verdict(pattern=pattern["seconds"])
+    return _Verdict(grant=Duration(DAY).convert(answer, None, None))
+
+
+def _asked_ago(one: Mapping[str, Any]) -> str:
+    return ago(datetime.fromisoformat(one["created"].replace("Z", "+00:00")))
+
+
+def _request_gist(asked: Mapping[str, Any]) -> str:
+    what = asked.get("argv") or asked.get("command") or asked.get("path") or asked["action"]
+    text = " ".join(map(quoted, what)) if isinstance(what, list) else quoted(str(what))
+    return gist(text)

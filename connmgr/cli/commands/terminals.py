@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from connmgr.cli.connect import connect
-from connmgr.cli.copy.plan import amount
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.group import Group
+from connmgr.cli.options import Group
 from connmgr.cli.output import (
     ago,
+    amount,
     check_new,
     command_text,
     counted,
@@ -25,13 +25,9 @@ from connmgr.cli.output import (
 from connmgr.cli.selection import find_exactly, on_matching
 from connmgr.client import Client
 from connmgr.client.names import split_elevation, with_beginning
-from connmgr.contract.message import to_json
 from connmgr.contract.recording import RecordingInfo
 from connmgr.contract.terminal import RUNNING, TerminalInfo
-from connmgr.printable import visible
-
-GIST_CHARACTERS = 60
-"""Longest part of a command in a line."""
+from connmgr.printable import gist, visible
 
 _named = click.argument("name", metavar="TERMINAL")
 
@@ -149,7 +145,7 @@ def _search(client: Client, text: str, recordings: list[str] | None, *, as_json:
         return
     answer = client.recording.search(text, recordings)
     if as_json:
-        print_json(to_json(answer))
+        print_json(answer)
     else:
         for match in answer.matches:
             click.echo(f"{match.recording}  {match.seconds:.1f} s  {visible(match.text)}")
@@ -204,7 +200,7 @@ def _given(name: str) -> str:
 def _details(one: TerminalInfo) -> tuple[str, ...]:
     state = one.state if one.exit_code is None else f"{one.state} {one.exit_code}"
     attached = f"{one.clients} attached" if one.clients else "-"
-    command = visible(command_text(one.command or "shell").partition("\n")[0])[:GIST_CHARACTERS]
+    command = gist(command_text(one.command or "shell"))
     return state, attached, ago(one.opened), command
 
 
@@ -215,5 +211,5 @@ def _place(paths: dict[str, str], connection: str | None) -> str:
 
 def _facts(one: RecordingInfo) -> tuple[str, ...]:
     length = "active" if one.active else lasting(one.seconds or 0.0)
-    command = visible((one.command or "shell").partition("\n")[0])[:GIST_CHARACTERS]
+    command = gist(one.command or "shell")
     return ago(one.began), length, amount(one.size), command

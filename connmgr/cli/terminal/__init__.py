@@ -1,1 +1,0 @@
-"""This program's own terminal, connected to one of a remote host."""
