@@ -73,10 +73,10 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     return client
 
 
-def raise_met() -> None:
-    """Raise what has ended the running command where the front began it, so that it is told as if it had begun here."""
-    if (met := click.get_current_context().obj) is not None:
-        raise met
+def raise_error_of_front() -> None:
+    """Raise the error that ended this command in the front, so that it is reported as if the command had run here."""
+    if (error := click.get_current_context().obj) is not None:
+        raise error
 
 
 def remedy_of(client: Client) -> Remedy:
@@ -90,23 +90,23 @@ def clients_by_token(timeout: float) -> Callable[[str], Client]:
 
     :raises Failure: the environment names no address.
     """
-    given = click.get_current_context().find_root().params["url"]
-    _address(given)
+    url_option = click.get_current_context().find_root().params["url"]
+    _address(url_option)
 
     def client(token: str) -> Client:
-        url, auth_file = _address(given)
-        return Client(url, auth_file, token, name=CLIENT_NAME, timeout=timeout, foreign=given is not None)
+        url, auth_file = _address(url_option)
+        return Client(url, auth_file, token, name=CLIENT_NAME, timeout=timeout, foreign=url_option is not None)
 
     return client
 
 
 def way_to_daemon() -> tuple[list[str], dict[str, str]]:
     """Return options and environment variables by which another program finds this command's daemon."""
-    given = click.get_current_context().find_root().params["url"]
-    if given is not None:
-        return ["--url", given], {}
-    named = {name: os.environ[name] for name in _NAMING if os.environ.get(name)}
-    return [], {"CONNMGR_AUTH_FILE": str(_address(None)[1].absolute()), **named}
+    url = click.get_current_context().find_root().params["url"]
+    if url is not None:
+        return ["--url", url], {}
+    variables = {name: os.environ[name] for name in _NAMING if os.environ.get(name)}
+    return [], {"CONNMGR_AUTH_FILE": str(_address(None)[1].absolute()), **variables}
 
 
 def kept_session() -> SessionFile:
@@ -118,6 +118,7 @@ def kept_session() -> SessionFile:
 
 def _line_of_stdin() -> str:
     """Return the next line of standard input, and leave all that follows for a command."""
+    # Byte by byte, without a buffer: what was read ahead would be missing in the command's input.
     line = bytearray()
     while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
         line += byte
@@ -157,12 +158,12 @@ def named_credential() -> str | None:
     context = click.get_current_context()
     # Read once: the file may be a pipe.
     if _CREDENTIAL not in context.meta:
-        context.meta[_CREDENTIAL] = _named(context.find_root().params)
+        context.meta[_CREDENTIAL] = _read_credential(context.find_root().params)
     credential: str | None = context.meta[_CREDENTIAL]
     return credential
 
 
-def _named(options: dict[str, Any]) -> str | None:
+def _read_credential(options: dict[str, Any]) -> str | None:
     token_file, api_key_file = options["token_file"], options["api_key_file"]
     if token_file is not None and api_key_file is not None:
         raise click.UsageError("--token-file and --api-key-file name two credentials: give one.")
@@ -216,6 +217,7 @@ def _start(auth_file: Path, log: Path) -> None:
     import subprocess
 
     output = _opened(log)
+    # Only what this daemon appends to the log is quoted, if it does not start.
     began = os.fstat(output).st_size
     try:
         process = subprocess.Popen(  # noqa: S603 - this program itself
@@ -223,6 +225,7 @@ def _start(auth_file: Path, log: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=output,
+            # It outlives this terminal, whose directory may be removed or unmounted later.
             cwd=Path.home(),
             start_new_session=True,
         )
@@ -231,7 +234,7 @@ def _start(auth_file: Path, log: Path) -> None:
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     with process.stdout:
         ready = _is_ready(process.stdout)
-    # Another command may have started a daemon meanwhile.
+    # Another command may have started a daemon meanwhile. The vault's lock lets one of the two live.
     if ready or find_daemon(auth_file):
         return
     reason = _ended(process) or log.read_bytes()[began:].decode(errors="replace").strip()
@@ -240,6 +243,7 @@ def _start(auth_file: Path, log: Path) -> None:
 
 def _opened(log: Path) -> int:
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # O_APPEND, because two daemons may write the log for a moment: the one that starts and the one that does not.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(log, flags, 0o600)
     if os.fstat(descriptor).st_size < MAX_LOG_BYTES:
@@ -289,8 +293,8 @@ def program() -> list[str]:
 
     A symbolic link to it, such as pipx makes, is kept: after an upgrade it leads to the new program.
     """
-    called = Path(sys.argv[0]).absolute()
-    for script in (called, Path(sys.executable).with_name("connmgr")):
+    argv0 = Path(sys.argv[0]).absolute()
+    for script in (argv0, Path(sys.executable).with_name("connmgr")):
         if script.name == "connmgr" and script.is_file() and os.access(script, os.X_OK):
             return [str(script)]
     return [sys.executable, "-m", "connmgr"]
@@ -321,15 +325,15 @@ class _Person(Lender):
         if not has_terminal() or self._questions[key] == MAX_TRIES:
             return None
         self._questions[key] += 1
-        shown = os.path.expanduser(key) if key.startswith("~/") else key  # noqa: PTH111 - a text, as ssh shows it
+        path = os.path.expanduser(key) if key.startswith("~/") else key  # noqa: PTH111 - a text, as ssh shows it
         # As with ssh, an empty one skips the key.
-        return ask_secret(f"Enter passphrase for key '{visible(shown)}'") or None
+        return ask_secret(f"Enter passphrase for key '{visible(path)}'") or None
 
     def logged_in(self, opens: str, error: ClientError) -> None:
         """Ask whether the passphrase shall be kept with the connection that has the key."""
         key, connection = error.details.get("key"), error.details.get("connection")
-        asked = key in self._passphrases and sys.stdin.isatty()
-        if not asked or not isinstance(connection, str) or connection in self._offered:
+        was_asked = key in self._passphrases and sys.stdin.isatty()
+        if not was_asked or not isinstance(connection, str) or connection in self._offered:
             return
         self._offered.add(connection)
         stored = self._client.connection.info([connection])[0]
@@ -355,7 +359,7 @@ UNKNOWN, CHANGED = "host_key_unknown", "host_key_changed"
 
 
 class Doorkeeper:
-    """Trusts keys of unknown hosts: those with one of ``fingerprints``, or without any, those a person accepts."""
+    """Trusts unknown host keys: those with one of ``fingerprints``; if none are given, those that a person accepts."""
 
     def __init__(self, client: Client, fingerprints: Sequence[str] = ()) -> None:
         self._client = client
@@ -419,8 +423,8 @@ class Unlocker:
             return False
         hush()
         click.echo(visible(error.message), err=True)
-        named = [str(one) for one in error.details.get("principals", ()) if one != VAULT]
-        user = named[0] if len(named) == 1 else click.prompt("Vault user (empty for none)", "", err=True).strip()
+        users = [str(principal) for principal in error.details.get("principals", ()) if principal != VAULT]
+        user = users[0] if len(users) == 1 else click.prompt("Vault user (empty for none)", "", err=True).strip()
         while user and self._tries < TRIES:
             self._tries += 1
             # An empty one gives up, as with the passphrase of a key.
@@ -438,13 +442,13 @@ class Unlocker:
         return False
 
 
-def tell_recoveries(user: str, used: Sequence[UsedRecovery]) -> None:
+def tell_recoveries(user: str, keys: Sequence[UsedRecovery]) -> None:
     """Tell that recovery keys have set the passphrase of ``user``, who may not know."""
-    for one in used:
+    for key in keys:
         click.echo(
-            f"connmgr: Recovery key {one.recovery} set a new passphrase of {user} at {one.used:%Y-%m-%d %H:%M} UTC. "
+            f"connmgr: Recovery key {key.recovery} set a new passphrase of {user} at {key.used:%Y-%m-%d %H:%M} UTC. "
             f"If that was not you, tell the owner of this machine; either way `connmgr vault recovery rotate "
-            f"{one.recovery}` makes its words worthless.",
+            f"{key.recovery}` makes its words worthless.",
             err=True,
         )
 

@@ -231,7 +231,7 @@ EXAMPLES = {
 def give_examples(command: click.Command, words: str) -> None:
     """Add the examples of ``command``, which is called by ``words``, and of all below it to their help."""
     if isinstance(command, click.Group):
-        for name, one in command.commands.items():
-            give_examples(one, f"{words} {name}")
+        for name, subcommand in command.commands.items():
+            give_examples(subcommand, f"{words} {name}")
     if words in EXAMPLES:
         command.epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in EXAMPLES[words])])

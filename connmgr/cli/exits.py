@@ -77,6 +77,7 @@ def failure(error: ClientError) -> Failure:
 def _code(error: ClientError) -> int:
     from connmgr.client import AccessDenied, Unreachable
 
+    # A request that was sent may have been carried out, so that a script must not take it for "no daemon runs".
     if isinstance(error, Unreachable):
         return FAILED if error.sent else UNREACHABLE
     if isinstance(error, AccessDenied) or error.code in _LOCKED | _FORBIDDEN:

@@ -18,7 +18,7 @@ from connmgr.cli.connect import ask_for_all, lacking
 from connmgr.cli.exits import FAILED
 from connmgr.cli.output import counted, json_option, print_json
 from connmgr.cli.progress import counting
-from connmgr.cli.selection import Choice, Chosen, agreed, consent, jobs_option, means_many, selecting
+from connmgr.cli.selection import Choice, Selection, agreed, consent, jobs_option, means_many, selecting
 from connmgr.cli.sessions import ROOT
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import qualified, telling
@@ -66,10 +66,13 @@ def in_threads(
 def with_remedies(
     client: Client, names: Mapping[str, str], sudo: str | None, work: Callable[[list[str]], Iterable[Outcome]]
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of ``work`` on the connections ``names``, with what this program lends where a login fails.
+    """Yield the outcomes of ``work`` on the connections ``names``; where a login fails, help with it and work again.
 
-    There the work is done again, which is safe, because it has not begun. One password for ``sudo`` is asked for all.
+    Working again is safe there, because a refused login comes before anything has begun. If sudo wants a password, it
+    is asked for once, for all connections.
     """
+    # Each connection gets one more attempt after a login, and all together one after a password: a person who types it
+    # wrong sees the refusal of each, and is not asked a hundred times.
     pending, tried, has_asked = list(names), set[str](), False
     while pending:
         refused: list[tuple[str, ClientError, Outcome]] = []
@@ -110,14 +113,14 @@ class Done(NamedTuple):
     """What was done on a connection, in words, or why it failed."""
 
     connection: str
-    said: str = ""
+    text: str = ""
     failure: ClientError | None = None
 
     def as_object(self, name: str) -> dict[str, Any]:
         """Return it for JSON."""
         head = {"connection": self.connection, "name": name}
         if self.failure is None:
-            return {**head, "done": self.said}
+            return {**head, "done": self.text}
         return {**head, "error": {"code": self.failure.code, "message": self.failure.message}}
 
 
@@ -189,11 +192,11 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
         return in_threads(client, ids, outcome, jobs, in_order=True)
 
     results = []
-    for one in with_remedies(client, labels, None, outcomes):
-        results.append(one)
+    for result in with_remedies(client, labels, None, outcomes):
+        results.append(result)
         if not as_json:
-            said = one.said if one.failure is None else one.failure.message
-            click.echo(f"{visible(labels[one.connection])}: {visible(said)}", err=one.failure is not None)
+            text = result.text if result.failure is None else result.failure.message
+            click.echo(f"{visible(labels[result.connection])}: {visible(text)}", err=result.failure is not None)
     if as_json:
         print_json([result.as_object(labels[result.connection]) for result in results])
     if any(result.failure is not None for result in results):
@@ -219,7 +222,7 @@ class ShownOutcome(OnConnection, Protocol):
 
 def report(
     client: Client,
-    chosen: Chosen,
+    selection: Selection,
     sudo: str | None,
     work: Callable[[list[str]], Iterable[ShownOutcome]],
     *,
@@ -232,14 +235,14 @@ def report(
     ones together.
     :raises click.exceptions.Exit: with 1, the work failed on some.
     """
-    names = telling(chosen.names)
+    names = telling(selection.names)
     began = time.monotonic()
     outcomes = with_remedies(client, names, sudo, work)
     if as_json or brief:
-        verdicts = list(_in_lines(outcomes, chosen.names, names, as_json=as_json))
+        verdicts = list(_in_lines(outcomes, selection.names, names, as_json=as_json))
     else:
         verdicts = _together(outcomes, names)
-    sum_up(verdicts, chosen.of, time.monotonic() - began)
+    sum_up(verdicts, selection.of, time.monotonic() - began)
 
 
 def _in_lines(
@@ -322,6 +325,7 @@ class Gathered:
 
         self._place = {name: place for place, name in enumerate(order)}
         self._groups: dict[bytes, _Group] = {}
+        # Outputs lie in one file, and equal ones once: a thousand machines may print a megabyte each.
         self._spool = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 - closed by __exit__
 
     def __enter__(self) -> Gathered:
@@ -334,6 +338,7 @@ class Gathered:
         """Record the outcome of ``name``: ``ok`` or another verdict, output, and the message of an error."""
         import hashlib
 
+        # The length before each part keeps "ab" + "c" from being equal to "a" + "bc".
         digest = hashlib.sha256()
         for part in (verdict.encode(), message.encode(errors="surrogatepass"), stdout, stderr):
             digest.update(len(part).to_bytes(8, "big") + part)
@@ -350,7 +355,7 @@ class Gathered:
         """Print all outcomes on stdout: successes first, then failures, then errors without output."""
         for group in self._groups.values():
             group.names.sort(key=self._place.__getitem__)
-        for group in sorted(self._groups.values(), key=lambda one: (_rank(one), self._place[one.names[0]])):
+        for group in sorted(self._groups.values(), key=lambda group: (_rank(group), self._place[group.names[0]])):
             names = folded([visible(name) for name in group.names])
             if group.message and not group.has_output:
                 click.echo(f"{names}: {group.verdict}: {visible(group.message, lines=True)}")
@@ -383,9 +388,9 @@ def sum_up(verdicts: Sequence[str], of: int, seconds: float, noun: str = "connec
     """
     counts = Counter(verdicts)
     failed = len(verdicts) - counts.pop(OK, 0)
-    said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
+    others = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
     ran = counted(of, noun) if len(verdicts) == of else f"{len(verdicts)} of {counted(of, noun)}"
-    click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{said}", err=True)
+    click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{others}", err=True)
     if failed:
         raise click.exceptions.Exit(FAILED)
 
@@ -406,14 +411,14 @@ def _write(pieces: Iterable[bytes]) -> None:
             last = piece
     else:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        held = ""
+        pending = ""
         for piece in pieces:
-            text = held + decoder.decode(piece)
+            text = pending + decoder.decode(piece)
             # A carriage return is harmless only before a newline, which may be in the next piece.
-            held = "\r" if text.endswith("\r") else ""
-            sys.stdout.write(visible(text.removesuffix("\r") if held else text, lines=True))
+            pending = "\r" if text.endswith("\r") else ""
+            sys.stdout.write(visible(text.removesuffix("\r") if pending else text, lines=True))
             last = piece
-        sys.stdout.write(visible(held + decoder.decode(b"", final=True), lines=True))
+        sys.stdout.write(visible(pending + decoder.decode(b"", final=True), lines=True))
         sys.stdout.flush()
     if not last.endswith(b"\n"):
         sys.stdout.buffer.write(b"\n")
@@ -422,6 +427,8 @@ def _write(pieces: Iterable[bytes]) -> None:
 
 def folded(names: Sequence[str]) -> str:
     """Return names as one text; three or more that differ in their last number become ``web[1-3,7]``."""
+    # web1, web2 and web10 differ in their last number, and so do rack1-node1 and rack1-node2. Padded numbers (01) and
+    # plain ones (1) must not fall into one range, because web[1-2] would then mean other names.
     parted = [(name, _NUMBERED.fullmatch(name)) for name in names]
     buckets: dict[tuple[str, str, int], list[str]] = {}
     order: dict[tuple[str, str, int] | str, None] = {}
@@ -438,7 +445,7 @@ def folded(names: Sequence[str]) -> str:
         key = (*around, len(parts["number"]) if around in padded else 0)
         buckets.setdefault(key, []).append(parts["number"])
         order.setdefault(key)
-    return ", ".join(one if isinstance(one, str) else _range(*one, buckets[one]) for one in order)
+    return ", ".join(key if isinstance(key, str) else _range(*key, buckets[key]) for key in order)
 
 
 def _range(before: str, after: str, width: int, numbers: list[str]) -> str:

@@ -1,8 +1,8 @@
-"""Begins what is typed. The plainest commands it runs itself and at once: ``connmgr exec NAME COMMAND``, and
-``connmgr cp`` of a single file to or from a connection.
+"""The program's entry. It runs the two plainest commands itself: ``connmgr exec NAME COMMAND``, and ``connmgr cp`` of
+one file to or from a connection.
 
-Loading the command line takes longer than such a command. So everything else, and whatever the front meets, is left to
-the command line: an option, a question, a refused login, an error, Ctrl-C.
+Loading the whole command line takes longer than such a command. It is loaded for every other command line, and when one
+of the two needs more after all: a question, a login, the report of an error, Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
-    """Run what stands on the command line, and end the program with its exit code."""
+    """Run the command that ``arguments`` name, and end the program with its exit code."""
     begin = _plainest(arguments)
     if begin is None:
         _command_line()
-    # Imported here, because everything else has more to import before it begins.
+    # Imported here, so that every other command line need not wait for them first.
     from connmgr.cli.plain import daemon_address, session_with
     from connmgr.client import Unreachable
     from connmgr.client.credentials import from_environment
@@ -46,6 +46,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - raised again in the command line, which tells each kind
         end()
         _command_line(error)
+    # From here on the command may run. It must not be run again by the command line, which only reports what it gets.
     try:
         code = carry_out()
         end()
@@ -57,10 +58,10 @@ def run(arguments: Sequence[str]) -> NoReturn:
 
 
 def plain(arguments: Sequence[str]) -> tuple[str, str] | None:
-    """Return connection and command of ``exec NAME [--] COMMAND...``; None for all that means something more.
+    """Return connection and command of ``exec NAME [--] COMMAND...``; None if the whole command line must read it.
 
-    That is an option, the address of a machine, and a ``--`` further behind, before which several connections may
-    have been meant.
+    It must for an option, for the address of a machine, and for a ``--`` behind the first word: somebody may have meant
+    the words before it as several connections.
     """
     if COMPLETION_VARIABLE in os.environ or len(arguments) < 3 or arguments[0] != "exec":
         return None
@@ -75,21 +76,21 @@ def plain(arguments: Sequence[str]) -> tuple[str, str] | None:
 
 
 def plain_copy(arguments: Sequence[str]) -> tuple[str, str] | None:
-    """Return the operands of ``cp [-q] SOURCE TARGET``; None for all that means something more.
+    """Return the operands of ``cp [-q] SOURCE TARGET``; None if the whole command line must read it.
 
-    That is any other option, an address, a pattern, a standard stream, two files of connections, and a terminal, which
-    sees how far the copy is.
+    It must for any other option, an address, a pattern, a standard stream and two files of connections, and on a
+    terminal, where it draws how far the copy is.
     """
     if COMPLETION_VARIABLE in os.environ or not arguments or arguments[0] != "cp":
         return None
-    is_quiet = any(one in ("-q", "--quiet") for one in arguments)
-    operands = [one for one in arguments[1:] if one not in ("-q", "--quiet")]
-    if len(operands) != 2 or any(one.startswith("-") or not one for one in operands):
+    is_quiet = any(word in ("-q", "--quiet") for word in arguments)
+    operands = [word for word in arguments[1:] if word not in ("-q", "--quiet")]
+    if len(operands) != 2 or any(word.startswith("-") or not word for word in operands):
         return None
     from connmgr.cli.copy.plan import has_wildcards, is_remote
 
     source, target = operands
-    remote = [one for one in operands if is_remote(one)]
+    remote = [word for word in operands if is_remote(word)]
     if len(remote) != 1 or "@" in remote[0] or "://" in remote[0] or (remote == [source] and has_wildcards(source)):
         return None
     return (source, target) if is_quiet or not os.isatty(2) else None
@@ -160,8 +161,8 @@ def _request(client: Client, name: str, command: str) -> dict[str, Any]:
     from connmgr.client.names import find
 
     connection, session = find(Names(client), name), own_or(None)
-    sent = sent_environment(client, connection=connection)
-    request: dict[str, Any] = {"connection": connection, "command": command, "sendEnv": sent, "start": True}
+    environment = sent_environment(client, connection=connection)
+    request: dict[str, Any] = {"connection": connection, "command": command, "sendEnv": environment, "start": True}
     if session is not None:
         request["session"] = session
     return {**request, "stdin": StandardInput()} if has_input() else request
@@ -183,6 +184,7 @@ def _run(client: Client, name: str, request: dict[str, Any]) -> int:
                 ends.append(touches(client, waited))
 
     def patience(answering: socket.socket) -> None:
+        # poll() takes descriptors beyond 1023, which select() does not.
         news = select.poll()
         news.register(answering, select.POLLIN)
         if not news.poll(QUIET_SECONDS * 1000):
@@ -211,7 +213,7 @@ def _run(client: Client, name: str, request: dict[str, Any]) -> int:
 
 def _remedy(client: Client, over: Callable[[], None], command: str) -> Remedy:
     """Return the remedy of a command of the command line, which is loaded when the first request is refused."""
-    found: list[Remedy] = []
+    remedies: list[Remedy] = []
 
     def remedy(error: ClientError, body: bytes) -> bool:
         if error.code == "no_such_file":
@@ -222,18 +224,18 @@ def _remedy(client: Client, over: Callable[[], None], command: str) -> Remedy:
         from connmgr.cli.connect import remedy_of
         from connmgr.cli.progress import replaceable
 
-        if not found:
-            found.append(remedy_of(client))
+        if not remedies:
+            remedies.append(remedy_of(client))
         # Questions replace the line that is shown.
         with click.Context(click.Command(command)) as context:
             replaceable(context, over)
-            return found[0](error, body)
+            return remedies[0](error, body)
 
     return remedy
 
 
-def _command_line(met: BaseException | None = None) -> NoReturn:
-    """Run the whole command line; with ``met``, end as its command does that raises this."""
+def _command_line(error: BaseException | None = None) -> NoReturn:
+    """Run the whole command line; with ``error``, end as a command there does that raises it."""
     from connmgr.cli.root import main
 
-    sys.exit(main(obj=met))
+    sys.exit(main(obj=error))

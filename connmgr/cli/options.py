@@ -44,10 +44,10 @@ class Group(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         items = super().shell_complete(ctx, incomplete)
-        commands = {one.value: self.get_command(ctx, one.value) for one in items if not one.value.startswith("-")}
-        for one in items:
-            if command := commands.get(one.value):
-                one.help = command.get_short_help_str(WHOLE_CHARACTERS)
+        commands = {item.value: self.get_command(ctx, item.value) for item in items if not item.value.startswith("-")}
+        for item in items:
+            if command := commands.get(item.value):
+                item.help = command.get_short_help_str(WHOLE_CHARACTERS)
         return items
 
 
@@ -60,10 +60,11 @@ def take_common_options(command: click.Command, root: click.Group) -> None:
     Only the help of ``root`` lists these options.
     """
     if isinstance(command, click.Group):
-        for one in command.commands.values():
-            take_common_options(one, root)
+        for subcommand in command.commands.values():
+            take_common_options(subcommand, root)
         if not command.invoke_without_command:
             return
+    # click reads options only where they are declared. Here each command declares the root's options, hidden.
     own = {name for parameter in command.params for name in parameter.opts}
     for option in root.params:
         if isinstance(option, click.Option) and not option.is_eager and not own.intersection(option.opts):
@@ -125,27 +126,27 @@ def setting_options(*names: str) -> Callable[[Command], Command]:
     # Imported here, because most commands have no settings.
     from connmgr.settings import options
 
-    wanted = [option for option in options() if not names or option.name in names]
+    selection = [option for option in options() if not names or option.name in names]
 
     def decorate(command: Command) -> Command:
         config = click.option("--config", metavar="FILE", help="Configuration file, instead of config.toml.")
         command = config(command)
-        for option in reversed(wanted):
+        for option in reversed(selection):
             command = _option(option)(command)
         return command
 
     return decorate
 
 
-def read_settings(given: dict[str, Any]) -> Settings:
-    """Return the settings that the options ``given`` to a command make, or raise :class:`StartupError`.
+def read_settings(values: dict[str, Any]) -> Settings:
+    """Return the settings that the options ``values`` to a command make, or raise :class:`StartupError`.
 
     :raises Failure: a credential is named, which the command would ignore; see :func:`require_owner`.
     """
     from connmgr.settings import load
 
     require_owner()
-    flags = dict(given)
+    flags = dict(values)
     config = flags.pop("config")
     return load(flags, config=Path(config) if config is not None else None)
 
@@ -157,21 +158,21 @@ def require_owner() -> None:
     """
     context = click.get_current_context()
     options = context.find_root().params
-    named = [f"--{name.replace('_', '-')}" for name in ("token_file", "api_key_file") if options.get(name) is not None]
-    if not named:
-        named = [variable for variable in paths.CREDENTIAL_VARIABLES if variable in os.environ]
-    if named:
+    names = [f"--{name.replace('_', '-')}" for name in ("token_file", "api_key_file") if options.get(name) is not None]
+    if not names:
+        names = [variable for variable in paths.CREDENTIAL_VARIABLES if variable in os.environ]
+    if names:
         raise Failure(
             f"`{context.command_path}` works on this user's own files, with all rights of the owner, and would ignore "
-            f"the credential that {named[0]} names. Run it without {named[0]} if that is what you want.",
+            f"the credential that {names[0]} names. Run it without {names[0]} if that is what you want.",
             DENIED,
         )
 
 
 def _option(option: Field[Any]) -> Callable[[Command], Command]:
     name = f"--{option.name.replace('_', '-')}"
-    shown = "" if option.default in (None, "", (), False) else f"  [default: {_shown(option)}]"
-    text = option.metadata["help"] + shown
+    default = "" if option.default in (None, "", (), False) else f"  [default: {_default_text(option)}]"
+    text = option.metadata["help"] + default
     if option.default is False:
         return click.option(name, is_flag=True, default=None, help=text)
     choices = option.metadata["choices"]
@@ -180,7 +181,7 @@ def _option(option: Field[Any]) -> Callable[[Command], Command]:
     return click.option(name, metavar=metavar, help=text)
 
 
-def _shown(option: Field[Any]) -> str:
+def _default_text(option: Field[Any]) -> str:
     value = option.default
     if isinstance(value, tuple):
         return ",".join(value)

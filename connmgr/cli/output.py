@@ -41,9 +41,9 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, callback=_asked_anywhere, help="Print JSON.")(command)
 
 
-def _asked_anywhere(context: click.Context, _: click.Parameter, given: bool) -> bool:
+def _asked_anywhere(context: click.Context, _: click.Parameter, value: bool) -> bool:
     """Whether ``--json`` stands after the command or before it."""
-    return given or bool(context.find_root().params.get("as_json"))
+    return value or bool(context.find_root().params.get("as_json"))
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
@@ -178,10 +178,12 @@ def write_private(path: Path, text: str, *, replace: bool = True) -> None:
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # O_EXCL and O_NOFOLLOW: in a directory such as /tmp somebody else may have put a link there.
         descriptor = os.open(draft, CREATE, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
+                # Before the rename: after a power cut the name could otherwise belong to an empty file.
                 file.flush()
                 os.fsync(descriptor)
             if replace:

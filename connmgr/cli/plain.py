@@ -47,12 +47,12 @@ def daemon_address() -> tuple[str, Path]:
     from connmgr.settings import load
 
     settings = load({})
-    return address(settings, named=is_address_named()), settings.auth_file
+    return address(settings, is_named=is_address_named()), settings.auth_file
 
 
-def address(settings: Settings, *, named: bool) -> str:
-    """Return the URL of the daemon with ``settings``; unless ``named``, the daemon's own file tells host and port."""
-    running = None if named else find_daemon(settings.auth_file)
+def address(settings: Settings, *, is_named: bool) -> str:
+    """Return the URL of the daemon with ``settings``: as the running daemon has noted it, unless it ``is_named``."""
+    running = None if is_named else find_daemon(settings.auth_file)
     return running.url if running else url_of(settings.host, settings.port)
 
 
@@ -72,13 +72,15 @@ def session_with(
     :raises ValueError: ``url`` is not the URL of a daemon.
     :raises ClientError: the file of the kept session is not private.
     """
+    # Each credential has a session file of its own, or a token could continue the owner's unlocked session.
     session = SessionFile(auth_file.parent, url, None if credential is None else digest(credential))
     # Without an auth file the daemon has ended, and its sessions with it.
-    kept = session.token() if continues and (credential or auth_file.exists()) else None
-    client = Client(url, auth_file, credential, name=CLIENT_NAME, timeout=timeout, session_token=kept, foreign=foreign)
+    token = session.token() if continues and (credential or auth_file.exists()) else None
+    client = Client(url, auth_file, credential, name=CLIENT_NAME, timeout=timeout, session_token=token, foreign=foreign)
 
     def end() -> None:
-        if kept and client.session_token != kept:
+        # A handshake during the command means that the stored session has expired: the next command need not try it.
+        if token and client.session_token != token:
             session.forget()
         client.close()
 
@@ -117,13 +119,14 @@ def sent_environment(client: Client, **about: Any) -> dict[str, str]:
 
 def ensure_shell(client: Client, connection: str, session: str | None, name: str) -> None:
     """Start a shell of the connection ``name`` unless one runs; say if the last one was lost."""
-    named = {} if session is None else {"session": session}
-    if client.post("/shell/start", connection=connection, tellRestarted=True, **named).get("restarted"):
+    members = {} if session is None else {"session": session}
+    if client.post("/shell/start", connection=connection, tellRestarted=True, **members).get("restarted"):
         tell_restarted(name)
 
 
 def umask() -> int:
     """Return the permissions that new files of this process do not get; reading it changes it for a moment."""
+    # There is no call that only reads it; 077 in between, so that a file made by another thread is not open to others.
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -144,6 +147,7 @@ class StandardInput:
 
     def read_what_is_there(self) -> bytes | None:
         """Return all input, if it has ended and is small; None if it goes on. This never waits for a writer."""
+        # A regular file is always readable for poll(), and a pipe without a writer too: then read() returns its end.
         news = select.poll()
         news.register(0, select.POLLIN)
         while not self._ended and len(self._head) <= AT_ONCE_BYTES and news.poll(0):
@@ -179,8 +183,9 @@ class StandardInput:
 
 
 def has_input() -> bool:
-    """Whether standard input is something that a command reads without being asked: anything but a terminal, or
-    nothing.
+    """Whether a command reads standard input unless it is told otherwise.
+
+    It reads a pipe, a socket and a file, as ssh does; not a terminal, a closed descriptor and the null device.
     """
     try:
         kind = os.fstat(0)
@@ -221,18 +226,18 @@ class Names:
         filters = {"categoryFilter": category, "connectionFilter": path, "typeFilter": type, "nameFilter": name}
         answer = self._client.post("/connection/query", **filters, names=True)
         return [
-            Name(id, tuple(one["category"]), tuple(one["name"]), one["type"], one["usageCategory"])
-            for id, one in zip(answer["found"], answer["names"], strict=True)
+            Name(id, tuple(member["category"]), tuple(member["name"]), member["type"], member["usageCategory"])
+            for id, member in zip(answer["found"], answer["names"], strict=True)
         ]
 
 
-def run_to_end(begun: Stream, name: str, over: Callable[[], None] = lambda: None) -> int:
+def run_to_end(command: Stream, name: str, over: Callable[[], None] = lambda: None) -> int:
     """Write the output of a command on the connection ``name`` as it comes, and return its exit code.
 
     ``over`` is called before the first byte of output.
     :raises ClientError: it does not run to its end.
     """
-    with begun as stream:
+    with command as stream:
         write_all(stream, name, over)
     assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
     return stream.exit_code

@@ -1,6 +1,6 @@
 """Lines on stderr while a command waits or transfers, and the questions that replace them.
 
-Without a terminal it says only that a command waits for another's.
+Without a terminal the only line says that a command waits for another one.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def patience(client: Client) -> None:
         news.register(answering, select.POLLIN)
         while watches:
             watches.pop()()
-        # A handshake leads to no machine.
+        # A handshake goes to no machine, so that nobody has to touch a key for it.
         if not news.poll(QUIET_SECONDS * 1000) and client.session_token is not None:
             watches.append(touches(client, QUIET_SECONDS))
 
@@ -163,6 +163,7 @@ class Waiting:
         self._began = time.monotonic() - waited
         self._first_pause = max(0.0, QUIET_SECONDS - waited)
         self._over = threading.Event()
+        # A daemon thread, so that a stopped terminal (Ctrl-S) cannot keep the program from ending.
         run = self._count if sys.stderr.isatty() else self._tell_once
         self._thread = threading.Thread(target=run, name="progress", daemon=True)
         self._thread.start()
@@ -177,18 +178,19 @@ class Waiting:
         self._thread.join()
 
     def _count(self) -> None:
-        shown, command, looked, pause = False, None, 0.0, LOOK_SECONDS
+        is_shown, command, last_look, pause = False, None, 0.0, LOOK_SECONDS
         # The terminal may be gone.
         with contextlib.suppress(OSError, ValueError):
-            while not self._over.wait(QUIET_SECONDS if shown else self._first_pause):
+            # Commands that are over in a second show nothing: a line that comes and goes at once only flickers.
+            while not self._over.wait(QUIET_SECONDS if is_shown else self._first_pause):
                 waited = time.monotonic() - self._began
-                if self._ahead is not None and waited >= looked + pause:
-                    looked, command, pause = waited, self._ahead(waited), min(2 * pause, LONGEST_LOOK_SECONDS)
-                said = f"{waited:.0f} s" if command is None else command.after(waited - looked)
-                sys.stderr.write(f"{WIPE}{self._what}: {said}")
+                if self._ahead is not None and waited >= last_look + pause:
+                    last_look, command, pause = waited, self._ahead(waited), min(2 * pause, LONGEST_LOOK_SECONDS)
+                text = f"{waited:.0f} s" if command is None else command.after(waited - last_look)
+                sys.stderr.write(f"{WIPE}{self._what}: {text}")
                 sys.stderr.flush()
-                shown = True
-            if shown:
+                is_shown = True
+            if is_shown:
                 sys.stderr.write(WIPE)
                 sys.stderr.flush()
 
@@ -215,12 +217,12 @@ def waiting(what: str, ahead: Ahead | None = None) -> Iterator[Callable[[], None
     if ahead is None and not sys.stderr.isatty():
         yield lambda: None
         return
-    shown = Waiting(what, ahead)
-    replaceable(_context(), shown.over)
+    line = Waiting(what, ahead)
+    replaceable(_context(), line.over)
     try:
-        yield shown.over
+        yield line.over
     finally:
-        shown.over()
+        line.over()
 
 
 Counted = Callable[[Sequence[str], int], None]
@@ -238,12 +240,12 @@ def counting(names: Sequence[str]) -> Iterator[Counted]:
     if not sys.stderr.isatty():
         yield lambda _left, _failed: None
         return
-    shown = Waiting(text(names, 0))
-    replaceable(_context(), shown.over)
+    line = Waiting(text(names, 0))
+    replaceable(_context(), line.over)
     try:
-        yield lambda left, failed: shown.say(text(left, failed))
+        yield lambda left, failed: line.say(text(left, failed))
     finally:
-        shown.over()
+        line.over()
 
 
 @contextlib.contextmanager
@@ -257,7 +259,7 @@ def transferring(name: str, *, quiet: bool) -> Iterator[Progress | None]:
 
     columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
     text = TextColumn("{task.description}", markup=False)
-    with Progress(text, *columns, console=Console(stderr=True)) as shown:
-        replaceable(_context(), shown.stop)
-        task = shown.add_task(Path(name).name, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+    with Progress(text, *columns, console=Console(stderr=True)) as bar:
+        replaceable(_context(), bar.stop)
+        task = bar.add_task(Path(name).name, total=None)
+        yield lambda position, total: bar.update(task, completed=position, total=total)

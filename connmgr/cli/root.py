@@ -107,7 +107,9 @@ class Commands(Group):
                 rows = [(name, command) for name in names if (command := commands[name]) and not command.hidden]
                 summary = formatter.width - 6 - widest
                 # Padded, so that the columns of all sections agree.
-                formatter.write_dl([(name.ljust(widest), one.get_short_help_str(summary)) for name, one in rows])
+                formatter.write_dl(
+                    [(name.ljust(widest), command.get_short_help_str(summary)) for name, command in rows]
+                )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -125,16 +127,17 @@ class Commands(Group):
             from connmgr.cli.commands.help import register_completion
 
             register_completion()
+        # Not click's standalone mode, which shows errors by itself, and exits with 1 after Ctrl-C.
         try:
             code = super().main(*arguments, **{**more, "standalone_mode": False}) or 0
         except click.ClickException as error:
-            code = _told(error)
+            code = _show_error(error)
         except click.Abort as error:
             click.echo("Aborted!", err=True)
             # click raises the same for Ctrl-C, Ctrl-D and the answer no.
             code = exits.INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else exits.FAILED
         except (OSError, UnicodeError) as error:
-            code = _told(exits.io_failure(error))
+            code = _show_error(exits.io_failure(error))
         sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -156,7 +159,7 @@ class Commands(Group):
             raise click.exceptions.Exit(exits.INTERRUPTED) from None
 
 
-def _told(error: click.ClickException) -> int:
+def _show_error(error: click.ClickException) -> int:
     """Show an error if stderr is still open, and return the exit code."""
     with contextlib.suppress(OSError):
         error.show()

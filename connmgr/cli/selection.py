@@ -18,14 +18,14 @@ from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.output import counted, print_table
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Name
 from connmgr.client.names import (
-    alone,
     did_you_mean,
     escape,
     is_pattern,
     is_text,
     is_uuid,
-    named,
     qualified,
+    require_unique,
+    resolve_name,
     split_elevation,
     telling,
 )
@@ -45,11 +45,15 @@ class ConnectionName(click.types.StringParamType):
 
 
 def find_exactly(client: Client, name: str) -> str | None:
-    """Return the uuid of the connection that ``name`` means, None if none is called so.
+    """Return the uuid of the connection that ``name`` means, None if no connection has that name.
 
-    :raises ClientError: several are.
+    :raises ClientError: several connections have it.
     """
-    ids = [name.lower()] if is_uuid(name) else [one.id for one in alone(named(client.connection, name), name)]
+    ids = (
+        [name.lower()]
+        if is_uuid(name)
+        else [candidate.id for candidate in require_unique(resolve_name(client.connection, name), name)]
+    )
     return ids[0] if ids else None
 
 
@@ -58,8 +62,8 @@ def on_matching(client: Client, pattern: str, items: list[dict[str, Any]]) -> li
     if pattern == "*":
         # It means also those to addresses, which no list of connections has.
         return items
-    ids = {one.id for one in client.connection.choose(pattern)}
-    return [one for one in items if split_elevation(one["connection"])[0] in ids]
+    ids = {connection.id for connection in client.connection.choose(pattern)}
+    return [item for item in items if split_elevation(item["connection"])[0] in ids]
 
 
 def find_category(client: Client, name: str) -> str:
@@ -80,7 +84,7 @@ def find_category(client: Client, name: str) -> str:
     if len(ids) > 1:
         # The path was sought with and without the root. Both exist if a category in the root is called like the root.
         size = len(name.strip("/").split("/"))
-        ids = [one.id for one in client.category.info(ids) if len(one.name) == size]
+        ids = [category.id for category in client.category.info(ids) if len(category.name) == size]
     return ids[0]
 
 
@@ -111,7 +115,7 @@ def ensure_category(client: Client, path: str) -> str:
 
 def suggested_category(client: Client, word: str) -> str:
     """Return a sentence, after a blank, with the categories whose paths are most like ``word``."""
-    paths = ["/".join(one.name[1:]) for one in client.category.info(client.category.query())]
+    paths = ["/".join(category.name[1:]) for category in client.category.info(client.category.query())]
     return did_you_mean(word, dict(zip(paths, paths, strict=True))) if is_text(word) else ""
 
 
@@ -120,6 +124,8 @@ def offered(context: click.Context, names: Callable[[Client], list[str]]) -> lis
     from connmgr.cli.connect import connect
 
     try:
+        # connect() reads the options of the current context, and a completion has none. The context stays open for the
+        # shell's completion, which goes on with it.
         with context.scope(cleanup=False):
             client = connect(COMPLETION_SECONDS, offers_start=False)
         matching = names(client)
@@ -131,21 +137,21 @@ def offered(context: click.Context, names: Callable[[Client], list[str]]) -> lis
 
 def _completions(client: Client, incomplete: str) -> list[str]:
     """Return for each connection with a name that begins with ``incomplete`` the shortest that means it alone."""
-    begun = incomplete.lower()
+    beginning = incomplete.lower()
     names = client.connection.names()
     labels = telling(names)
     times = Counter(text for name in names for text in _texts(name))
     offers: list[str] = []
     for name in names:
-        if texts := [text for text in _texts(name) if text.startswith(begun)]:
+        if texts := [text for text in _texts(name) if text.startswith(beginning)]:
             # The shell replaces the word even by a name that begins in another way.
             offers.append(next((text for text in texts if times[text] == 1), labels[name.id]))
     return sorted(offers)[:MAX_COMPLETIONS]
 
 
-def _texts(one: Name) -> dict[str, None]:
+def _texts(connection: Name) -> dict[str, None]:
     """Return the names of a connection, the shortest first."""
-    return dict.fromkeys((one.name[-1], one.path, qualified(one)))
+    return dict.fromkeys((connection.name[-1], connection.path, qualified(connection)))
 
 
 SCHEME = "ssh://"
@@ -176,8 +182,8 @@ class Address(NamedTuple):
     @property
     def data(self) -> dict[str, Any]:
         """The data of a connection to it."""
-        given = {"user": self.user, "port": self.port}
-        return {"type": "ssh", "host": self.host, **{name: value for name, value in given.items() if value is not None}}
+        parts = {"user": self.user, "port": self.port}
+        return {"type": "ssh", "host": self.host, **{name: value for name, value in parts.items() if value is not None}}
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -209,6 +215,7 @@ def read_address(name: str) -> Address | None:
         return Address(match["host"], match["user"], None) if match else None
     try:
         parts = urlsplit(name)
+        # Reading the port checks it, and raises for ssh://host:70000.
         port = parts.port
     except ValueError as error:
         raise click.UsageError(f"{name!r} is not of the form {SCHEME}[USER@]HOST[:PORT]: {error}.") from None
@@ -241,7 +248,7 @@ class Choice(NamedTuple):
         return self.failed is not None and self.failed.fileno() == 0
 
     @property
-    def given(self) -> list[str]:
+    def options(self) -> list[str]:
         """The names of the options that are given."""
         others = {"--failed": self.failed, "--limit": self.limit}
         return [*self.filters, *(name for name, value in others.items() if value is not None)]
@@ -250,8 +257,8 @@ class Choice(NamedTuple):
     def filters(self) -> dict[str, str]:
         """The filters by their options, without those that match everything."""
         filters = {"--category": self.category, "--type": self.kind}
-        given = {name: value for name, value in filters.items() if value != EVERYTHING}
-        return given if self.where is None else {**given, "--where": self.where}
+        result = {name: value for name, value in filters.items() if value != EVERYTHING}
+        return result if self.where is None else {**result, "--where": self.where}
 
 
 def choosing(command: Command, category: str = "--category") -> Command:
@@ -304,14 +311,14 @@ def choosing(command: Command, category: str = "--category") -> Command:
 
 def selecting(command: Command) -> Command:
     """Give a command its CONNECTION arguments, as ``selectors``, and the options of :func:`choosing`."""
-    named = click.argument("selectors", metavar="CONNECTION|GLOB...", type=ConnectionName(), nargs=-1)
+    arguments = click.argument("selectors", metavar="CONNECTION|GLOB...", type=ConnectionName(), nargs=-1)
     everywhere = click.option(
         "--all",
         is_flag=True,
         expose_value=False,
         help="Has no effect here: a GLOB is accepted without it, unlike by `connmgr exec`.",
     )
-    return named(everywhere(choosing(command)))
+    return arguments(everywhere(choosing(command)))
 
 
 all_option = click.option(
@@ -330,7 +337,7 @@ def consent(command: Command) -> Command:
 
 
 def agreed(rows: Sequence[Sequence[str]], question: str, *, yes: bool, dry_run: bool, asks: bool = True) -> bool:
-    """Return whether to do what ``rows`` show: with ``asks`` only after ``--yes`` or a yes on the terminal.
+    """Return whether to do what ``rows`` show. With ``asks`` it takes ``--yes``, or a yes on the terminal.
 
     :raises click.UsageError: there is no terminal to ask on.
     """
@@ -348,13 +355,13 @@ def agreed(rows: Sequence[Sequence[str]], question: str, *, yes: bool, dry_run: 
 
 
 def means_many(patterns: Sequence[str], choice: Choice) -> bool:
-    """Whether a choice is more than one name, so that what it means should be shown before it is changed."""
-    return len(patterns) != 1 or is_pattern(patterns[0]) or bool(choice.given)
+    """Whether more is given than one name, so that a person should see the connections before they are changed."""
+    return len(patterns) != 1 or is_pattern(patterns[0]) or bool(choice.options)
 
 
 def require_some(patterns: Sequence[str], choice: Choice) -> None:
     """Raise UsageError if nothing is chosen: no names, and no filters that could stand alone."""
-    if not patterns and choice.given in ([], ["--limit"]):
+    if not patterns and choice.options in ([], ["--limit"]):
         raise click.UsageError("Say on which connections: give names or GLOBs, or '*' for all.")
 
 
@@ -386,14 +393,14 @@ def check_brief(*, brief: bool, everywhere: bool, as_json: bool) -> None:
         raise click.UsageError("Give --brief or --json.")
 
 
-class Chosen(NamedTuple):
+class Selection(NamedTuple):
     """The chosen connections, in the order of `connmgr ls`; ``of`` also counts those beyond the limit."""
 
     names: list[Name]
     of: int
 
 
-def chosen(
+def select_connections(
     client: Client,
     patterns: Sequence[str],
     choice: Choice,
@@ -401,7 +408,7 @@ def chosen(
     usage: str | None = None,
     may_be_none: bool = False,
     addresses: bool = False,
-) -> Chosen:
+) -> Selection:
     """Return what names and patterns mean, narrowed by ``choice``; without ``patterns``, all that ``choice`` matches.
 
     ``usage`` excludes connections of other usages. With ``may_be_none`` filters alone may match nothing.
@@ -409,42 +416,44 @@ def chosen(
     :raises Failure: the filters match nothing, or ``failed`` is not the output of an earlier run.
     :raises ClientError: as :meth:`connmgr.client.connections.Connections.choose`.
     """
-    # Connections to addresses are not listed; a uuid may be that of one.
+    # Connections to addresses are in no list, so that they are reached by themselves. A uuid may be that of such a
+    # connection; with filters it is looked up in the list, too, because only there filters are applied.
     direct = [
         pattern
         for pattern in patterns
         if addresses and not is_pattern(pattern) and (is_uuid(pattern) or read_address(pattern))
     ]
     rest = [pattern for pattern in patterns if pattern not in direct or (is_uuid(pattern) and choice.filters)]
-    selected = [_at(client, one) for one in direct if one not in rest]
+    selected = [_at(client, address) for address in direct if address not in rest]
     if rest or not patterns:
         selected += client.connection.choose(
             *rest, category=choice.category, type=choice.kind, usage=usage, where=choice.where
         )
     if not (selected or patterns or may_be_none):
         raise Failure(_unmatched(client, choice, usage), NOT_FOUND)
-    connections = {one.id: one for one in selected}
+    connections = {connection.id: connection for connection in selected}
     if choice.failed is not None:
         failed = set(_failed(choice.failed))
-        if not patterns and (gone := failed - connections.keys()):
-            click.echo(f"connmgr: {counted(len(gone), 'connection')} of the earlier run no longer match", err=True)
-        connections = {id: one for id, one in connections.items() if id in failed}
+        if not patterns and (missing := failed - connections.keys()):
+            click.echo(f"connmgr: {counted(len(missing), 'connection')} of the earlier run no longer match", err=True)
+        connections = {id: connection for id, connection in connections.items() if id in failed}
+    # The limit comes last: with --failed it counts the connections that failed.
     names = list(connections.values())
-    return Chosen(names[: choice.limit], len(names))
+    return Selection(names[: choice.limit], len(names))
 
 
 def _at(client: Client, address: str) -> Name:
-    [one] = client.connection.info([reach(client, address)])
-    return Name(one.id, one.category, one.name, one.type, one.usage)
+    [connection] = client.connection.info([reach(client, address)])
+    return Name(connection.id, connection.category, connection.name, connection.type, connection.usage)
 
 
 def _unmatched(client: Client, choice: Choice, usage: str | None) -> str:
     """Return the message about filters that match nothing."""
     runs = " that runs commands" if usage == "shell" else ""
-    said = f"No connection{runs} matches {' and '.join(map(' '.join, choice.filters.items())) or repr('*')}."
+    problem = f"No connection{runs} matches {' and '.join(map(' '.join, choice.filters.items())) or repr('*')}."
     if "--category" in choice.filters and is_text(choice.category) and not client.category.query(choice.category):
-        return said + suggested_category(client, choice.category)
-    return f"{said} `connmgr ls` lists them."
+        return problem + suggested_category(client, choice.category)
+    return f"{problem} `connmgr ls` lists them."
 
 
 def _failed(lines: Iterable[str]) -> Iterator[str]:

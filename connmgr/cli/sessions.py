@@ -71,9 +71,9 @@ def own_session(client: Client, connection: str) -> Iterator[str]:
 
 def printed_until(error: ClientError) -> RawResult | None:
     """Return the output of a command killed at its timeout; None for any other ``error``."""
-    # The details have what a line about one of several connections may have.
-    printed = BroadcastLine.read({**error.details, "exitCode": TIMED_OUT}) if error.code == KILLED else None
-    return None if printed is None else RawResult.of(printed)
+    # The error's details have the members of a line of /shell/broadcast, except the exit code.
+    line = BroadcastLine.read({**error.details, "exitCode": TIMED_OUT}) if error.code == KILLED else None
+    return None if line is None else RawResult.of(line)
 
 
 def as_object(outcome: RawResult | ClientError) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Session:
         self._splice: Splice | None = None
         self._left = False
         self._signalled: signal.Signals | None = None
+        # The loop calls them, not a signal handler, which could come in the middle of anything.
         self._calls: dict[signal.Signals, Callable[[], None]] = {number: self._ender(number) for number in ENDING}
         if pipe is not None:
             if not reads:
@@ -71,6 +72,7 @@ class Session:
             raise Signalled(self._signalled)
         if splice is None or self._left:
             return None
+        # As a program ends whose reader is gone, such as in `connmgr ssh host cat file | head`.
         if isinstance(splice.outcome, BrokenPipeError):
             raise Signalled(signal.SIGPIPE)
         if isinstance(splice.outcome, Exception):
@@ -106,7 +108,7 @@ class PipeEndpoint(Endpoint):
 
     def __init__(self, loop: Loop, pipe: Pipe, failed: Callable[[ClientError], object] = lambda _: None) -> None:
         self._loop, self._pipe, self._descriptor, self._failed = loop, pipe, pipe.fileno(), failed
-        self._held: deque[memoryview] = deque()
+        self._pending: deque[memoryview] = deque()
         self._unwritten = 0
         self._events = 0
         self._ends = self._closed = False
@@ -122,7 +124,7 @@ class PipeEndpoint(Endpoint):
             self._loop.call(self._receive)
 
     def write(self, data: bytes | memoryview, kind: int = DATA) -> None:
-        self._held.append(memoryview(data))
+        self._pending.append(memoryview(data))
         self._unwritten += len(data)
         self._attempt(self._send_on)
 
@@ -131,7 +133,7 @@ class PipeEndpoint(Endpoint):
         self._attempt(self._send_on)
 
     def acknowledge(self, size: int) -> None:
-        self._attempt(lambda: self._pipe.taken(size))
+        self._attempt(lambda: self._pipe.acknowledge(size))
 
     def close(self, *, reset: bool = False) -> None:
         if not self._closed:
@@ -159,20 +161,20 @@ class PipeEndpoint(Endpoint):
             self._watch()
 
     def _send_on(self) -> None:
-        taken = 0
-        while self._held and self._pipe.room:
-            piece = self._held.popleft()
+        size = 0
+        while self._pending and self._pipe.room:
+            piece = self._pending.popleft()
             if len(piece) > self._pipe.room:
-                self._held.appendleft(piece[self._pipe.room :])
+                self._pending.appendleft(piece[self._pipe.room :])
                 piece = piece[: self._pipe.room]
             self._pipe.write(piece)
-            taken += len(piece)
-        if self._ends and not self._held:
+            size += len(piece)
+        if self._ends and not self._pending:
             self._ends = False
             self._pipe.end_input()
-        if taken:
-            self._unwritten -= taken
-            self.receiver.taken(taken)
+        if size:
+            self._unwritten -= size
+            self.receiver.taken(size)
 
     def _receive(self) -> None:
         self._attempt(self._pass_on)
@@ -189,12 +191,13 @@ class PipeEndpoint(Endpoint):
                 self.receiver.ended()
             elif kind in (DATA, STDERR) and content:
                 self.receiver.arrived(content, kind)
-        if self._held:
+        if self._pending:
             self._send_on()
 
 
 def end_stdout() -> None:
     """Close standard output for its reader; the descriptor number stays taken."""
+    # Closing descriptor 1 alone would let the next file that is opened get its number, and then our messages.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -269,6 +272,7 @@ def on_terminal(
 
         def suspend() -> None:
             with raw.restored():
+                # The default handler stops this process, and kill() returns when somebody continues it (fg).
                 before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
                 os.kill(os.getpid(), signal.SIGTSTP)
                 signal.signal(signal.SIGTSTP, before)
@@ -321,16 +325,18 @@ class Modes:
         if not self._tail and b"\x1b" not in (whole := bytes(output)):
             return
         whole = self._tail + bytes(output)
-        for found in _MODE.finditer(whole):
-            if found[3]:
-                self._set(KEYPAD, b"\x1b>", on=found[3] == KEYPAD)
-            for mode in (found[1] or b"").split(b";"):
+        # Only what hinders a person afterwards is noted; the program's own reset may have been cut off with its link.
+        for match in _MODE.finditer(whole):
+            if match[3]:
+                self._set(KEYPAD, b"\x1b>", on=match[3] == KEYPAD)
+            for mode in (match[1] or b"").split(b";"):
                 if mode == CURSOR:
-                    self._set(mode, b"\x1b[?25h", on=found[2] == b"l")
+                    self._set(mode, b"\x1b[?25h", on=match[2] == b"l")
                 elif mode in RESET_MODES:
-                    self._set(mode, RESET_MODES[mode], on=found[2] == b"h")
-        begun = whole.rfind(b"\x1b", -_LONGEST)
-        self._tail = whole[begun:] if begun >= 0 and not _MODE.match(whole, begun) else b""
+                    self._set(mode, RESET_MODES[mode], on=match[2] == b"h")
+        # A sequence may be cut between two pieces: keep the piece's end from its last escape on.
+        start = whole.rfind(b"\x1b", -_LONGEST)
+        self._tail = whole[start:] if start >= 0 and not _MODE.match(whole, start) else b""
 
     def ending(self) -> bytes:
         """Return the sequences that end all modes and colours; empty if none is on."""

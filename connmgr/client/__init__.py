@@ -119,9 +119,9 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, there = _LATER[name].partition(":")
-    found = getattr(import_module(f"connmgr.{module}"), there or name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"connmgr.{module}"), there or name)
+    globals()[name] = value
+    return value
 
 
 CLIENT_NAME = "connmgr client"
@@ -325,11 +325,13 @@ def _credential(api_key: str | None, token: str | None, token_file: str | os.Pat
 
     :raises BadCredential: they name several, or what they name is not one.
     """
-    named = [
-        name for name, one in (("api_key", api_key), ("token", token), ("token_file", token_file)) if one is not None
+    parameters = [
+        name
+        for name, value in (("api_key", api_key), ("token", token), ("token_file", token_file))
+        if value is not None
     ]
-    if len(named) > 1:
-        raise BadCredential(f"The parameters {' and '.join(named)} name several credentials: give one.")
+    if len(parameters) > 1:
+        raise BadCredential(f"The parameters {' and '.join(parameters)} name several credentials: give one.")
     if token is not None:
         return check_token(token, "The parameter token")
     if token_file is not None:

@@ -28,11 +28,11 @@ class DaemonConnection(Connection):
     """The Unix socket of this user's daemon at this address; it is tried before the port."""
 
     def connect(self) -> socket.socket:
-        found = connect_beside(self.beside, self.timeout) if self.beside is not None else None
-        if found is None:
+        unix_socket = connect_beside(self.beside, self.timeout) if self.beside is not None else None
+        if unix_socket is None:
             return super().connect()
-        self.sock = found
-        return found
+        self.sock = unix_socket
+        return unix_socket
 
     def limit(self, seconds: float) -> None:
         """Wait at most ``seconds`` whenever something is sent or received."""
@@ -85,16 +85,16 @@ def default_url(auth_file: Path) -> str:
     If no daemon runs, return the default URL.
     :raises ValueError: ``CONNMGR_PORT`` is not a port, or one of the two is empty.
     """
-    port = _named("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
+    port = _value_of("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
     if not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"Bad value of environment variable CONNMGR_PORT: {port!r} (not a port).")
     running = None if is_address_named() else find_daemon(auth_file)
-    return running.url if running else url_of(_named("CONNMGR_HOST") or "127.0.0.1", port)
+    return running.url if running else url_of(_value_of("CONNMGR_HOST") or "127.0.0.1", port)
 
 
 def is_address_named() -> bool:
     """Whether ``CONNMGR_HOST`` or ``CONNMGR_PORT`` name an address; port 0 does not, because it means any free port."""
-    return bool(_named("CONNMGR_HOST") or (_named("CONNMGR_PORT") or "0").strip("0"))
+    return bool(_value_of("CONNMGR_HOST") or (_value_of("CONNMGR_PORT") or "0").strip("0"))
 
 
 def default_auth_file() -> Path:
@@ -103,16 +103,16 @@ def default_auth_file() -> Path:
     :raises BadCredential: the variable is empty, or names the root directory.
     """
     try:
-        found = Path(_named("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
+        path = Path(_value_of("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
     except ValueError as error:
         raise BadCredential(str(error)) from error
-    if not found.name:
+    if not path.name:
         # The daemon's other files stand beside it, by its name.
-        raise BadCredential(f"CONNMGR_AUTH_FILE is {found}, which is a directory and not a daemon's auth file.")
-    return found
+        raise BadCredential(f"CONNMGR_AUTH_FILE is {path}, which is a directory and not a daemon's auth file.")
+    return path
 
 
-def _named(variable: str) -> str | None:
+def _value_of(variable: str) -> str | None:
     value = os.environ.get(variable)
     if value is not None and not value.strip():
         raise ValueError(paths.is_empty(variable))
@@ -151,10 +151,11 @@ def stranger(connected: socket.socket) -> int | None:
     if connected.family == socket.AF_UNIX:
         uid = peer_uid(connected)
         return None if is_trusted(uid) else uid
+    # A dead daemon's port is free for every user of this machine, and the client's first bytes are its credential.
     here, there = connected.getsockname(), connected.getpeername()
     if here[0] != there[0] and not there[0].startswith(("127.", "::ffff:127.")):
         return None
-    own, far = (tcp_address(connected.family, one) for one in (here, there))
+    own, far = (tcp_address(connected.family, address) for address in (here, there))
     for uid in _owners(own, far):
         if not is_trusted(uid) and not is_unmapped(uid):
             return uid

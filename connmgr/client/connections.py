@@ -66,7 +66,7 @@ class Connections(Group):
             where=where,
         )
         answer = self._ask("/connection/query", request, messages.ConnectionQueryResponse)
-        return [Name.of(id, one) for id, one in zip(answer.found, answer.names or (), strict=True)]
+        return [Name.of(id, name) for id, name in zip(answer.found, answer.names or (), strict=True)]
 
     def find(self, *names: str) -> str:
         """Return the id that the first known of these names means, by the rule in :mod:`connmgr.client.names`."""
@@ -181,8 +181,8 @@ class Connections(Group):
 
         ``agent`` is the path of an ssh-agent's socket. ``passphrases`` are by ``key`` of the error ``auth_failed``.
         """
-        lent = [messages.LentPassphrase(key=key, passphrase=phrase) for key, phrase in (passphrases or {}).items()]
-        request = messages.ConnectionLoginRequest(connection=connection, agent=agent, passphrases=lent)
+        entries = [messages.LentPassphrase(key=key, passphrase=phrase) for key, phrase in (passphrases or {}).items()]
+        request = messages.ConnectionLoginRequest(connection=connection, agent=agent, passphrases=entries)
         return self._ask("/connection/login", request, messages.ConnectionLoginResponse).opened
 
     def refresh(self, connection: str) -> messages.ConnectionRefreshResponse:
@@ -223,7 +223,7 @@ class Connections(Group):
         fields = {"categories": categories, "add": add, "change": change, "remove": remove}
         members = self._http.post("/connection/apply", **{name: list(value) for name, value in fields.items()})
         answer = from_json(messages.ApplyResponse, members)
-        return Applied([(one.connection, one.added) for one in answer.added], answer.removed)
+        return Applied([(connection.connection, connection.added) for connection in answer.added], answer.removed)
 
     def types(self) -> list[messages.TypeInfo]:
         """Describe the installed connection types."""

@@ -60,15 +60,16 @@ def from_environment(environ: Mapping[str, str]) -> str | None:
 
     :raises BadCredential: there are two, or it is not one; an empty variable names none, but does not mean the owner.
     """
-    named = [variable for variable in CREDENTIAL_VARIABLES if variable in environ]
-    if not named:
+    variables = [variable for variable in CREDENTIAL_VARIABLES if variable in environ]
+    if not variables:
         return None
-    if len(named) > 1:
-        raise BadCredential(f"{' and '.join(named)} name several credentials: unset all but one.")
-    [variable] = named
+    if len(variables) > 1:
+        raise BadCredential(f"{' and '.join(variables)} name several credentials: unset all but one.")
+    [variable] = variables
     value = environ[variable]
     if not value.strip():
         raise BadCredential(f"The variable {variable} is empty: set it to a credential, or unset it.")
+    # Functions, because only the reader of the one variable may open a file.
     readers = {
         TOKEN_VARIABLE: lambda: check_token(value, f"The variable {TOKEN_VARIABLE}"),
         TOKEN_FILE_VARIABLE: lambda: read_token(value, TOKEN_FILE_VARIABLE),

@@ -91,6 +91,7 @@ def events(
                         if event.code not in _AWAY:
                             raise broken
                         break
+                    # A new stream goes on behind this event, whatever broke the old one.
                     after, ago = event.number, None
                     if about_stream == ALIVE or (about_stream == BEGUN and has_begun):
                         continue

@@ -74,10 +74,10 @@ def from_answer(status: int, content: bytes, retry_after: str | None = None) -> 
     """Return the error that an answer with ``status`` and the body ``content`` reports."""
     try:
         body = json.loads(content)
-        shown = dict(body.get("error", body))
-        message, code = str(shown.pop("message")), str(shown.pop("code"))
+        members = dict(body.get("error", body))
+        message, code = str(members.pop("message")), str(members.pop("code"))
     except (ValueError, AttributeError, KeyError, TypeError):
         return ClientError(f"The answer has status {status} and is not the daemon's.", "unknown", status)
     kind = AccessDenied if code in _DENIED else ClientError
     seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
-    return kind(message, code, status, shown, seconds)
+    return kind(message, code, status, members, seconds)

@@ -134,14 +134,14 @@ class Upload:
 
         :raises ClientError: the file cannot be read, or became shorter meanwhile.
         """
-        sent = 0
+        position = 0
         for piece in self._source if isinstance(self._source, Download) else self._pieces(self._source):
-            sent += len(piece)
+            position += len(piece)
             yield piece
             if self._progress is not None:
-                self._progress(sent, self.length)
-        if self.length is not None and sent < self.length:
-            raise ClientError(f"The file to send ended after {sent} of {self.length} bytes.", SOURCE_FAILED, 0)
+                self._progress(position, self.length)
+        if self.length is not None and position < self.length:
+            raise ClientError(f"The file to send ended after {position} of {self.length} bytes.", SOURCE_FAILED, 0)
 
     def _pieces(self, source: IO[bytes]) -> Iterator[bytes]:
         left = self.length
@@ -175,7 +175,7 @@ class Files(Group):
 
     def blob(self, source: bytes | Source, progress: Progress | None = None) -> str:
         """Store bytes, the rest of a file, or another client's download, and return the blob's id."""
-        return self._sent("/fs/blob", source, progress, fs.BlobResponse).blob
+        return self._send("/fs/blob", source, progress, fs.BlobResponse).blob
 
     def write(
         self,
@@ -232,9 +232,9 @@ class Files(Group):
         )
         passable = None if isinstance(source, bytes | Download) else self._passable(source)
         if passable is None:
-            return self._sent(_with_query("/fs/upload", request), source, progress, fs.UploadResponse).bytes
-        asked = _with_query("/fs/upload", replace(request, passed=True))
-        answer = self._passed(asked, b"", BYTES, passable, _length(passable), progress)
+            return self._send(_with_query("/fs/upload", request), source, progress, fs.UploadResponse).bytes
+        url = _with_query("/fs/upload", replace(request, passed=True))
+        answer = self._pass_file(url, b"", BYTES, passable, _length(passable), progress)
         return from_json(fs.UploadResponse, answer).bytes
 
     def open(self, connection: str, path: Path, *, session: str | None = None) -> Download:
@@ -263,7 +263,7 @@ class Files(Group):
         if passable is not None:
             request = fs.ReadRequest(connection=connection, path=path_bytes(path), passed=True, session=session)
             start = target.tell()
-            self._passed("/fs/read", self._http.encoded(**given_json(request)), JSON, passable, None, progress)
+            self._pass_file("/fs/read", self._http.encoded(**given_json(request)), JSON, passable, None, progress)
             # The position that the file object believes in is older.
             return target.seek(0, os.SEEK_CUR) - start
         with self.open(connection, path, session=session) as content:
@@ -294,7 +294,7 @@ class Files(Group):
         pieces = iter(lambda: source.read(PIECE_BYTES), b"") if hasattr(source, "read") else source
         answer = self._http.finish(self._http.open(_with_query("/fs/extract", request), pieces, TAR))
         extracted = from_json(fs.ExtractResponse, answer)
-        failed = tuple(Failed(path_text(one.path), one.message) for one in extracted.failed)
+        failed = tuple(Failed(path_text(entry.path), entry.message) for entry in extracted.failed)
         return Extracted(extracted.files, extracted.bytes, failed)
 
     def checksum(
@@ -416,7 +416,7 @@ class Files(Group):
         # Something may have been read ahead, which the daemon would not send.
         return raw if raw.tell() == file.tell() else None
 
-    def _passed(
+    def _pass_file(
         self, path: str, body: bytes, content_type: str, file: io.FileIO, total: int | None, progress: Progress | None
     ) -> Any:
         start, report = file.tell(), progress or (lambda *_: None)
@@ -427,7 +427,7 @@ class Files(Group):
     def _opened(self, path: str, request: Message) -> Download:
         return Download(self._http.open(path, self._http.encoded(**given_json(request))))
 
-    def _sent(self, path: str, source: bytes | Source, progress: Progress | None, answer: type[M]) -> M:
+    def _send(self, path: str, source: bytes | Source, progress: Progress | None, answer: type[M]) -> M:
         """Send bytes, or a file in pieces, as the body of a request to ``path``."""
         if isinstance(source, bytes):
             return from_json(answer, self._http.send(path, source, BYTES))

@@ -68,9 +68,9 @@ class Runs(Group):
         self, run: str, states: Sequence[str] | None = None, *, output: int = 200
     ) -> Iterator[run_messages.RunTarget]:
         """Yield the targets of a run in their order, each with ``output`` characters of the end of its output."""
-        wanted, offset = list_of(states), 0
+        selection, offset = list_of(states), 0
         while True:
-            page = run_messages.RunTargetsRequest(run=run, states=wanted, offset=offset, limit=PAGE, output=output)
+            page = run_messages.RunTargetsRequest(run=run, states=selection, offset=offset, limit=PAGE, output=output)
             answer = self._ask("/run/targets", page, run_messages.RunTargetsResponse)
             yield from answer.targets
             offset += len(answer.targets)
@@ -81,8 +81,8 @@ class Runs(Group):
         """Return the outputs of a run's targets, equal ones together, or that of one target."""
         groups: list[run_messages.RunGroup] = []
         while True:
-            wanted = run_messages.RunOutputRequest(run=run, connection=connection, offset=len(groups))
-            answer = self._ask("/run/output", wanted, run_messages.RunOutputResponse)
+            page = run_messages.RunOutputRequest(run=run, connection=connection, offset=len(groups))
+            answer = self._ask("/run/output", page, run_messages.RunOutputResponse)
             groups += answer.groups
             if not answer.groups or len(groups) >= answer.total:
                 return groups
@@ -109,8 +109,8 @@ class Runs(Group):
         self, states: Sequence[str] | None = None, name: str | None = None, limit: int = 100
     ) -> list[run_messages.RunInfo]:
         """Return the runs that match, newest first."""
-        wanted = run_messages.RunQueryRequest(states=list_of(states), name=name, limit=limit)
-        return self._ask("/run/query", wanted, run_messages.RunQueryResponse).runs
+        request = run_messages.RunQueryRequest(states=list_of(states), name=name, limit=limit)
+        return self._ask("/run/query", request, run_messages.RunQueryResponse).runs
 
     def remove(self, run: str) -> None:
         """Remove a run that has ended."""

@@ -56,7 +56,7 @@ class HttpSession:
         self.token = token
         self.foreign = foreign
         self.is_renewable = is_renewable
-        """Whether a handshake may follow the end of the session: not if the session is all that somebody has named."""
+        """Whether a handshake may replace an expired session: not if the session's token is the only credential."""
 
         self.remedy: Remedy | None = None
         self.patience: Callable[[socket.socket], None] | None = None
@@ -130,10 +130,10 @@ class HttpSession:
         """
         if not isinstance(body, bytes):
             return self._admitted(path, body, content_type, length, accept)
-        sent = body
+        content = body
         return repeated(
-            lambda: self._admitted(path, sent, content_type, length, accept),
-            lambda error: self.remedy is not None and self.remedy(error, sent),
+            lambda: self._admitted(path, content, content_type, length, accept),
+            lambda error: self.remedy is not None and self.remedy(error, content),
         )
 
     @property
@@ -158,7 +158,7 @@ class HttpSession:
         def ask() -> Response:
             # An attempt that was refused has moved nothing; this says so for sure.
             os.lseek(descriptor, start, os.SEEK_SET)
-            return self._admitted(path, body, content_type, None, None, passed=descriptor)
+            return self._admitted(path, body, content_type, None, None, descriptor=descriptor)
 
         def watch(answering: socket.socket) -> None:
             news = select.poll()
@@ -197,7 +197,7 @@ class HttpSession:
                 self.shake_hands()
             else:
                 self.send("/daemon/version", b"{}")
-            return self._asked(send, BYTES, accept)
+            return self._ask(send, BYTES, accept)
 
         def remedied(error: ClientError) -> bool:
             while senders:
@@ -216,7 +216,7 @@ class HttpSession:
         length: int | None,
         accept: str | None,
         *,
-        passed: int | None = None,
+        descriptor: int | None = None,
     ) -> Response:
         # A token that was issued a moment ago and is refused would be refused again: only an older one is renewed.
         fresh = self.token is None
@@ -225,13 +225,14 @@ class HttpSession:
         elif not isinstance(body, bytes):
             self.send("/daemon/version", b"{}")
         try:
-            return self._request(path, body, content_type, length, accept, passed=passed)
+            return self._request(path, body, content_type, length, accept, descriptor=descriptor)
         except AccessDenied as error:
             # The daemon restarted, or the token expired: the request was not carried out.
+            # A stream has been read, and cannot be sent again.
             if not self._may_renew(error, fresh=fresh) or not isinstance(body, bytes):
                 raise
         self.shake_hands()
-        return self._request(path, body, content_type, length, accept, passed=passed)
+        return self._request(path, body, content_type, length, accept, descriptor=descriptor)
 
     def switched(self, path: str, headers: dict[str, str]) -> tuple[Headers, socket.socket, bytes]:
         """Switch the connection at ``path`` to the protocol that ``headers`` ask for, and hand it over.
@@ -244,24 +245,24 @@ class HttpSession:
         if fresh:
             self.shake_hands()
         try:
-            answered = self._switched(path, headers)
+            response = self._switch(path, headers)
         except AccessDenied as error:
             if not self._may_renew(error, fresh=fresh):
                 raise
             self.shake_hands()
-            answered = self._switched(path, headers)
-        return answered.headers, *self._connection.switched()
+            response = self._switch(path, headers)
+        return response.headers, *self._connection.switched()
 
     def _may_renew(self, error: AccessDenied, *, fresh: bool) -> bool:
         return error.code == "invalid_token" and not fresh and self.is_renewable
 
-    def _switched(self, path: str, headers: dict[str, str]) -> Response:
+    def _switch(self, path: str, headers: dict[str, str]) -> Response:
         self._connect()
-        named = {**headers, "Authorization": f"Bearer {self.token}"}
-        answered = self._answered(lambda: self._connection.ask_to_switch(path, named))
-        if answered.status != SWITCHING:
-            raise from_answer(answered.status, self._content(answered), answered.headers.get("retry-after"))
-        return answered
+        authorized = {**headers, "Authorization": f"Bearer {self.token}"}
+        response = self._exchange(lambda: self._connection.ask_to_switch(path, authorized))
+        if response.status != SWITCHING:
+            raise from_answer(response.status, self._content(response), response.headers.get("retry-after"))
+        return response
 
     def shake_hands(self) -> None:
         """Get a new token.
@@ -301,21 +302,21 @@ class HttpSession:
         length: int | None = None,
         accept: str | None = None,
         *,
-        passed: int | None = None,
+        descriptor: int | None = None,
     ) -> Response:
         def send(headers: dict[str, str]) -> None:
-            self._connection.post(path, body, headers, length, passed=passed)
+            self._connection.post(path, body, headers, length, descriptor=descriptor)
 
-        return self._asked(send, content_type, accept)
+        return self._ask(send, content_type, accept)
 
-    def _asked(self, send: Callable[[dict[str, str]], None], content_type: str, accept: str | None) -> Response:
+    def _ask(self, send: Callable[[dict[str, str]], None], content_type: str, accept: str | None) -> Response:
         headers = {"Content-Type": content_type}
         if accept is not None:
             headers["Accept"] = accept
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         self._connect()
-        response = self._answered(lambda: send(headers))
+        response = self._exchange(lambda: send(headers))
         if response.status != 200:
             content = self._content(response)
             raise from_answer(response.status, content, response.headers.get("retry-after"))
@@ -325,12 +326,14 @@ class HttpSession:
         left = math.inf if self.deadline is None else self.deadline - time.monotonic()
         if left <= 0:
             raise Unreachable(f"No time is left to ask the daemon at {self.base_url}.", sent=False)
+        # The limit comes first, because connecting waits, too.
         self._connection.limit(min(self._answer_timeout, left))
         try:
             self._connection.close_if_stale()
             if self._connection.sock is not None:
                 return
             connected = self._connection.connect()
+            # Before anything is sent: the first bytes would be the credential.
             uid = None if self.foreign else stranger(connected)
         except (OSError, UnicodeError) as error:
             # UnicodeError: the host cannot be a name.
@@ -341,7 +344,7 @@ class HttpSession:
             message = f"A program of another user (uid {uid}) listens at {self.base_url}, not your daemon"
             raise Unreachable(f"{message}; nothing was sent to it.", sent=False)
 
-    def _answered(self, send: Callable[[], None]) -> Response:
+    def _exchange(self, send: Callable[[], None]) -> Response:
         connection = self._connection
         try:
             try:

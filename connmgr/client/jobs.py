@@ -120,12 +120,12 @@ class Jobs(Group):
         """
         # Text is sent as text, because a person who approves the job reads it; "open" as text would be the signal.
         if isinstance(stdin, Input):
-            given: dict[str, Any] = {"stdin": stdin.value}
+            fields: dict[str, Any] = {"stdin": stdin.value}
         elif stdin is None or (isinstance(stdin, str) and stdin != OPEN.value):
-            given = {"stdin": stdin}
+            fields = {"stdin": stdin}
         else:
-            given = {"stdin": _base64(stdin), "encoding": "base64"}
-        given |= {} if keep is None else {"keep": keep}
+            fields = {"stdin": _base64(stdin), "encoding": "base64"}
+        fields |= {} if keep is None else {"keep": keep}
         request = messages.JobStartRequest(
             connection=connection,
             command=command,
@@ -140,7 +140,7 @@ class Jobs(Group):
             tell_directory=bool(tell_directory),
             send_env=send_env,
             elevate=elevate_of(elevate),
-            **given,
+            **fields,
         )
         answer = self._ask("/job/start", request, messages.JobStartResponse)
         return Job(self._http, answer.job, answer.warning)
@@ -246,7 +246,7 @@ class Job(Group):
                 continue
             retry.succeeded()
             if not (piece.stdout or piece.stderr) and time.monotonic() < began + RETRY_SECONDS:
-                # A daemon that is stopping ends all waits at once.
+                # A daemon that is stopping ends all waits at once, and would be asked in a busy loop.
                 time.sleep(RETRY_SECONDS)
 
     def wait(

@@ -71,9 +71,9 @@ class Name(NamedTuple):
         return "/".join(self.name)
 
     @classmethod
-    def of(cls, id: str, found: FoundName) -> Name:
+    def of(cls, id: str, answer: FoundName) -> Name:
         """Return the name that a query has found for the connection ``id``."""
-        return cls(id, found.category, tuple(found.name), found.type, found.usage_category)
+        return cls(id, answer.category, tuple(answer.name), answer.type, answer.usage_category)
 
 
 class Listing(Protocol):
@@ -105,7 +105,11 @@ class _Narrowed(NamedTuple):
 def is_uuid(text: str) -> bool:
     """Whether ``text`` is a uuid, in letters of either case."""
     hyphens = [index for index, character in enumerate(text) if character == "-"]
-    return len(text) == 36 and hyphens == _HYPHENS and all(one in _HEXADECIMAL for one in text.replace("-", ""))
+    return (
+        len(text) == 36
+        and hyphens == _HYPHENS
+        and all(character in _HEXADECIMAL for character in text.replace("-", ""))
+    )
 
 
 def is_pattern(text: str) -> bool:
@@ -113,7 +117,7 @@ def is_pattern(text: str) -> bool:
     return bool(re.search(_PATTERN, text))
 
 
-def named(connections: Listing, name: str, *, category: str = "*", type: str = "*") -> list[Name]:
+def resolve_name(connections: Listing, name: str, *, category: str = "*", type: str = "*") -> list[Name]:
     """Return the connections that ``name`` means, among those in a matching category and of a matching type.
 
     None is an unknown name, several are an ambiguous one. Wildcards in ``name`` stand for themselves. A blank means no
@@ -122,19 +126,30 @@ def named(connections: Listing, name: str, *, category: str = "*", type: str = "
     if not all(map(is_text, (name, category, type))) or not name.strip():
         return []
     if is_uuid(name):
-        return [one for one in connections.names(category=category, type=type) if one.id == name.lower()]
+        return [
+            candidate for candidate in connections.names(category=category, type=type) if candidate.id == name.lower()
+        ]
     if "/" in name:
-        found = connections.names(f"**/{escape(name)}", category=category, type=type)
+        candidates = connections.names(f"**/{escape(name)}", category=category, type=type)
     else:
-        found = connections.names(path=f"**/{escape(name)}", category=category, type=type)
+        candidates = connections.names(path=f"**/{escape(name)}", category=category, type=type)
+    # A whole path wins over the end of another's, so that a connection can always be named by its path: `web` is the
+    # connection web although db/web ends with it.
     size = len(name.split("/"))
     # The category may begin with the root, which answers leave out.
-    whole = [one for one in found if size - len(one.name) in (0, len(one.category), len(one.category) + 1)]
+    whole = [
+        candidate
+        for candidate in candidates
+        if size - len(candidate.name) in (0, len(candidate.category), len(candidate.category) + 1)
+    ]
     if whole or name.lower() != LOCAL:
-        return whole or found
+        return whole or candidates
     # Its type narrows the answer, which could otherwise be the whole vault.
     own = connections.names(category=category, type=LOCAL if type == "*" else type)
-    return [*found, *(one for one in own if one.id == LOCAL_MACHINE and one not in found)]
+    return [
+        *candidates,
+        *(candidate for candidate in own if candidate.id == LOCAL_MACHINE and candidate not in candidates),
+    ]
 
 
 def matching(connections: Listing, pattern: str, *, category: str = "*", type: str = "*") -> list[Name]:
@@ -166,9 +181,13 @@ def find(
     :raises ClientError: ``unknown_connection``: no connection is meant, or several are, which are listed.
     """
     for name in names:
-        found = [name.lower()] if is_uuid(name) else [one.id for one in alone(named(connections, name), name)]
-        if found:
-            return found[0]
+        ids = (
+            [name.lower()]
+            if is_uuid(name)
+            else [candidate.id for candidate in require_unique(resolve_name(connections, name), name)]
+        )
+        if ids:
+            return ids[0]
     raise _unknown(connections, names, accepts, noun, listing)
 
 
@@ -187,20 +206,20 @@ def choose(
     :raises ClientError: ``unknown_connection``: one of ``selectors`` means none, or is the name of several.
     """
     within: Listing = connections if where is None else _Narrowed(connections, where)
-    found: dict[str, Name] = {}
+    selection: dict[str, Name] = {}
     problems: list[str] = []
     for selector in selectors or ["*"]:
         if is_pattern(selector):
             means = matching(within, selector, category=category, type=type)
         else:
-            means = alone(named(within, selector, category=category, type=type), selector)
+            means = require_unique(resolve_name(within, selector, category=category, type=type), selector)
         usable = [mean for mean in means if usage in (None, mean.usage)]
-        found.update((one.id, one) for one in usable)
+        selection.update((connection.id, connection) for connection in usable)
         if not usable and selectors and (selector != "*" or where is not None):
             problems.append(_unmatched(within, selector, means, category, type, usage))
     if problems:
         raise ClientError("\n".join(problems), UNKNOWN, 0)
-    return sorted(found.values(), key=lambda one: (one.category, one.name))
+    return sorted(selection.values(), key=lambda connection: (connection.category, connection.name))
 
 
 def _unmatched(
@@ -208,42 +227,42 @@ def _unmatched(
 ) -> str:
     """Return the message about a selector that chooses nothing; ``means`` are those of other usages."""
     if means and not is_pattern(selector):
-        [one] = means
-        return f"{visible(one.path)!r} has the type {one.type}, and a connection with a {usage} is needed here."
+        [other] = means
+        return f"{visible(other.path)!r} has the type {other.type}, and a connection with a {usage} is needed here."
     narrowed = f" in category {category!r}" if category != "*" else ""
     narrowed += f" of type {type!r}" if type != "*" else ""
     narrowed += f" where {connections.where!r} holds" if isinstance(connections, _Narrowed) else ""
     runs = " that runs commands" if usage == "shell" and means else ""
     verb = "matches" if is_pattern(selector) else "is called"
-    said = f"No connection{runs}{narrowed} {verb} {selector!r}."
+    problem = f"No connection{runs}{narrowed} {verb} {selector!r}."
     if not all(map(is_text, (selector, category, type))):
-        return said
+        return problem
     everything = connections.names()
     usable = {name.id for name in connections.names(category=category, type=type) if usage in (None, name.usage)}
-    hint = suggested(selector, everything, lambda one: one.id in usable, patterns=True)
-    return f"{said}{hint} `connmgr ls` lists them."
+    hint = suggested(selector, everything, lambda candidate: candidate.id in usable, patterns=True)
+    return f"{problem}{hint} `connmgr ls` lists them."
 
 
-def alone(found: list[Name], name: str, noun: str = "connection") -> list[Name]:
-    """Return ``found``; raise ``unknown_connection`` with the candidates if ``name`` means several."""
-    if len(found) < 2:
-        return found
-    lines = sorted(f"  {one.id}  {visible(qualified(one))}" for one in found)[:MAX_CANDIDATES]
-    if len(found) > len(lines):
-        lines.append(f"  and {len(found) - len(lines)} more")
-    message = f"{name!r} is the name of {len(found)} {noun}s; write the category before it, or the uuid:"
+def require_unique(candidates: list[Name], name: str, noun: str = "connection") -> list[Name]:
+    """Return ``candidates``; raise ``unknown_connection`` with the candidates if ``name`` means several."""
+    if len(candidates) < 2:
+        return candidates
+    lines = sorted(f"  {candidate.id}  {visible(qualified(candidate))}" for candidate in candidates)[:MAX_CANDIDATES]
+    if len(candidates) > len(lines):
+        lines.append(f"  and {len(candidates) - len(lines)} more")
+    message = f"{name!r} is the name of {len(candidates)} {noun}s; write the category before it, or the uuid:"
     raise ClientError("\n".join([message, *lines]), UNKNOWN, 0)
 
 
 def _unknown(
     connections: Listing, names: Sequence[str], accepts: Callable[[Name], bool], noun: str, listing: str
 ) -> ClientError:
-    shown = " or ".join(repr(name) for name in dict.fromkeys(names))
-    said = f"No {noun} is called {shown}."
+    words = " or ".join(repr(name) for name in dict.fromkeys(names))
+    problem = f"No {noun} is called {words}."
     if is_pattern(names[0]):
-        said += f" It is a pattern, and one {noun} is needed here."
+        problem += f" It is a pattern, and one {noun} is needed here."
     hint = suggested(names[0], connections.names(), accepts) if is_text(names[0]) else ""
-    return ClientError(f"{said}{hint}{listing}", UNKNOWN, 0)
+    return ClientError(f"{problem}{hint}{listing}", UNKNOWN, 0)
 
 
 def suggested(
@@ -255,16 +274,16 @@ def suggested(
     it alone. With ``patterns`` a pattern is suggested for a category, and no name that would be a pattern.
     """
     texts = telling(names, in_category="/" in word)
-    meant: dict[str, str] = {}
-    for one in filter(accepts, names):
-        text = texts[one.id]
+    offers: dict[str, str] = {}
+    for candidate in filter(accepts, names):
+        text = texts[candidate.id]
         # Whoever types one segment may have left out those before it.
-        for like in (qualified(one), one.path) if "/" in word else (one.path, one.name[-1]):
-            meant.setdefault(like, one.id if patterns and is_pattern(text) else text)
+        for like in (qualified(candidate), candidate.path) if "/" in word else (candidate.path, candidate.name[-1]):
+            offers.setdefault(like, candidate.id if patterns and is_pattern(text) else text)
         if patterns and "/" in word:
-            above = "/".join(one.category)
-            meant[f"{above}/"] = f"{escape(above)}/*"
-    return did_you_mean(word, meant)
+            above = "/".join(candidate.category)
+            offers[f"{above}/"] = f"{escape(above)}/*"
+    return did_you_mean(word, offers)
 
 
 def telling(names: Iterable[Name], *, in_category: bool = False) -> dict[str, str]:
@@ -277,27 +296,29 @@ def telling(names: Iterable[Name], *, in_category: bool = False) -> dict[str, st
     return {id: next((text for text in some if times[text] == 1), id) for id, some in texts.items()}
 
 
-def qualified(one: Connection | Name) -> str:
+def qualified(connection: Connection | Name) -> str:
     """Return category and path of a connection as one text."""
-    return "/".join([*one.category, *one.name])
+    return "/".join([*connection.category, *connection.name])
 
 
-def did_you_mean(word: str, meant: Mapping[str, str]) -> str:
+def did_you_mean(word: str, offers: Mapping[str, str]) -> str:
     """Return a sentence, after a blank, with suggestions for ``word``; ``""`` if no name is like it.
 
-    ``meant`` maps each name to the text that is shown for it. Letter case and the wildcards of a GLOB do not count.
+    ``offers`` maps each name to the text that is shown for it. Letter case and the wildcards of a GLOB do not count.
     """
-    # Importing it takes longer than the comparison.
+    # Imported here: it takes longer than the comparison, and most names exist.
     from difflib import get_close_matches
 
     plain = re.sub(_WILDCARDS, "", word).lower()
     if not plain:
         return ""
-    folded = {name.lower(): shown for name, shown in meant.items()}
-    longer = sorted((one for one in folded if plain in one), key=lambda one: (not one.startswith(plain), len(one)))
+    folded = {name.lower(): text for name, text in offers.items()}
+    longer = sorted(
+        (name for name in folded if plain in name), key=lambda name: (not name.startswith(plain), len(name))
+    )
     near = get_close_matches(plain, folded, MAX_SUGGESTIONS, MIN_LIKENESS)
-    shown = list(dict.fromkeys(visible(folded[name]) for name in [*longer, *near]))[:MAX_SUGGESTIONS]
-    return f" Did you mean {', '.join(shown)}?" if shown else ""
+    suggestions = list(dict.fromkeys(visible(folded[name]) for name in [*longer, *near]))[:MAX_SUGGESTIONS]
+    return f" Did you mean {', '.join(suggestions)}?" if suggestions else ""
 
 
 def with_beginning(ids: Iterable[str], text: str) -> list[str]:

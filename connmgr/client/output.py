@@ -69,7 +69,7 @@ class RawResult(NamedTuple):
     @property
     def as_text(self) -> Result:
         """The same as text, undecodable bytes as U+FFFD."""
-        stdout, stderr = (one.decode(errors="replace").removesuffix("\n") for one in (self.stdout, self.stderr))
+        stdout, stderr = (content.decode(errors="replace").removesuffix("\n") for content in (self.stdout, self.stderr))
         return Result(self.exit_code, stdout, stderr, self.truncated, self.restarted)
 
 
@@ -172,6 +172,8 @@ class Stream(Closeable):
             if members.get("begun") and self._feeding is not None:
                 self._feeding.begin()
                 continue
+            # Not before: a reader that stops here leaves a connection that the next request would find in the middle
+            # of this answer.
             if "exitCode" in members or "error" in members:
                 self._await_end()
             if members.get("restarted"):
@@ -185,17 +187,17 @@ class Stream(Closeable):
 
     def collected(self) -> RawResult:
         """Iterate to the end, and return the whole output; an error of the command has it among its details."""
-        printed = (bytearray(), bytearray())
+        outputs = (bytearray(), bytearray())
         try:
             for piece in self:
-                for kept, new in zip(printed, piece, strict=True):
-                    kept += new
+                for output, new in zip(outputs, piece, strict=True):
+                    output += new
         except ClientError as error:
-            stdout, stderr = (base64.b64encode(one).decode() for one in printed)
+            stdout, stderr = (base64.b64encode(output).decode() for output in outputs)
             error.details = {"stdout": stdout, "stderr": stderr, **error.details}
             raise
         assert self.exit_code is not None, "the iteration has come to its end"  # noqa: S101
-        return RawResult(self.exit_code, bytes(printed[0]), bytes(printed[1]), False, self.restarted)
+        return RawResult(self.exit_code, bytes(outputs[0]), bytes(outputs[1]), False, self.restarted)
 
     def close(self) -> None:
         """End the connection, and with it a command that still runs."""
@@ -258,8 +260,8 @@ def lines_of(response: Response) -> Iterator[bytes]:
 
     :raises OSError | WireError | ValueError | EOFError: the answer ends, or breaks off.
     """
-    held = b""
+    incomplete = b""
     while data := response.read1(READ_BYTES):
-        *lines, held = (held + data).split(b"\n")
+        *lines, incomplete = (incomplete + data).split(b"\n")
         yield from lines
     raise EOFError

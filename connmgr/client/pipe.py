@@ -43,8 +43,8 @@ def open_websocket(session: HttpSession, path: str) -> WebSocket:
 
     :raises ClientError: the daemon refuses, or cannot be reached.
     """
-    wanted, key = upgrade_request()
-    headers, connected, received = session.switched(path, wanted)
+    upgrade, key = upgrade_request()
+    headers, connected, received = session.switched(path, upgrade)
     if not is_accepted(headers, key):
         connected.close()
         raise ClientError("The answer opens no WebSocket: no daemon of this version sent it.", "unknown", 101)
@@ -101,6 +101,7 @@ class WebSocket:
         except ProtocolError as error:
             self.close(error.code)
             raise _strange(101) from error
+        # After the messages: the daemon's last one, which says why, may have come with the end of the connection.
         if read == b"" and self.closed is None:
             raise _broken("it was closed")
 
@@ -166,9 +167,9 @@ class Pipe(Closeable):
     """A process or stream on the remote host, which ends when this is closed. For one thread.
 
     To use it alone: write by :meth:`send`, end the input by :meth:`end_input`, iterate for the output. In a loop with
-    other descriptors: wait for :meth:`fileno`; when readable, call :meth:`events`, and :meth:`taken` for the bytes that
-    were processed; when writable and ``unsent``, call :meth:`flush`; write at most ``room`` bytes by :meth:`write`.
-    ``exit_status`` is None until the end.
+    other descriptors: wait for :meth:`fileno`; when it is readable, call :meth:`events`, and :meth:`acknowledge` for
+    the bytes that were processed; when it is writable and there are ``unsent`` bytes, call :meth:`flush`; write at most
+    ``room`` bytes by :meth:`write`. ``exit_status`` is None until the end.
     """
 
     exit_status: int | None = None
@@ -176,7 +177,7 @@ class Pipe(Closeable):
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         self._windows = frames.Windows(eager=False)
-        self._held: deque[Event] = deque()
+        self._backlog: deque[Event] = deque()
 
     def close(self) -> None:
         """Close it, and end the process on the remote host."""
@@ -218,7 +219,7 @@ class Pipe(Closeable):
         """Set the size of its terminal, in characters."""
         self._websocket.send(frames.resize(columns, rows))
 
-    def taken(self, size: int) -> None:
+    def acknowledge(self, size: int) -> None:
         """Report ``size`` bytes of output as processed, so that as many more may come."""
         acknowledgement = self._windows.taken(size)
         if acknowledgement is not None and self.exit_status is None:
@@ -230,8 +231,8 @@ class Pipe(Closeable):
         :raises ClientError: it could not be started, or was ended by the daemon.
         :raises Unreachable: the connection broke before its end.
         """
-        while self._held:
-            yield self._held.popleft()
+        while self._backlog:
+            yield self._backlog.popleft()
         for message in self._websocket.receive():
             if event := self._read(message):
                 yield event
@@ -269,8 +270,10 @@ class Pipe(Closeable):
                 self.write(left[:size])
                 left = left[size:]
             else:
+                # Output must be read meanwhile, or both sides would wait for each other with full windows. What is kept
+                # is bounded by the window: nothing is acknowledged before somebody iterates.
                 self._wait(end)
-                self._held.extend(list(self.events()))
+                self._backlog.extend(list(self.events()))
                 if self.exit_status is not None:
                     return
 
@@ -279,11 +282,11 @@ class Pipe(Closeable):
 
         :raises ClientError: the process could not be started, or the daemon ended it.
         """
-        while self.exit_status is None or self._held:
-            if not self._held:
+        while self.exit_status is None or self._backlog:
+            if not self._backlog:
                 self._wait(None)
             for kind, content in self.events():
-                self.taken(len(content) if kind in (frames.DATA, frames.STDERR) else 0)
+                self.acknowledge(len(content) if kind in (frames.DATA, frames.STDERR) else 0)
                 if kind == frames.DATA:
                     yield Piece(bytes(content), b"")
                 elif kind == frames.STDERR:

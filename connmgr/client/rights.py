@@ -31,7 +31,7 @@ class Tokens(Group):
 
     def create(self, name: str, expires: float | datetime, scopes: Sequence[str], **more: Any) -> dict[str, Any]:
         """Create a token and describe it, with its text as ``token``; ``more`` are further members of the request."""
-        return dict(self._http.post("/token/create", name=name, expires=_written(expires), scopes=list(scopes), **more))
+        return dict(self._http.post("/token/create", name=name, expires=_expiry(expires), scopes=list(scopes), **more))
 
     def info(self) -> Rights:
         """Return the rights of this client's own token."""
@@ -101,11 +101,11 @@ class SavedCommands(Group):
 class AuditLog(Group):
     """``/audit``."""
 
-    def query(self, **wanted: Any) -> Iterator[dict[str, Any]]:
-        """Yield the matching entries, newest first; ``wanted`` are members of the request."""
-        before = wanted.pop("before", None)
+    def query(self, **members: Any) -> Iterator[dict[str, Any]]:
+        """Yield the matching entries, newest first; ``members`` are members of the request."""
+        before = members.pop("before", None)
         while True:
-            answer = self._http.post("/audit/query", **wanted, **({} if before is None else {"before": before}))
+            answer = self._http.post("/audit/query", **members, **({} if before is None else {"before": before}))
             yield from answer["entries"]
             before = answer.get("next")
             if before is None:
@@ -131,24 +131,24 @@ AuditTrail = AuditLog
 """The former name."""
 
 
-def _written(expires: float | datetime) -> float | str:
+def _expiry(expires: float | datetime) -> float | str:
     return expires.isoformat() if isinstance(expires, datetime) else expires
 
 
 def described(approval: Mapping[str, Any], when: str) -> Iterator[str]:
     """Yield the lines that show a whole approval; the first has the token's name and ``when``."""
-    asked = dict(approval["asked"])
+    request = dict(approval["asked"])
     yield f"{quoted(approval['tokenName'])} asks{when}:"
-    yield f"  {asked.pop('action', 'something')} on {', '.join(map(quoted, asked.pop('names', [])))}"
-    grounds = {one.get("connection"): one for one in asked.pop("on", [])}
-    for id in asked.pop("connections", []):
+    yield f"  {request.pop('action', 'something')} on {', '.join(map(quoted, request.pop('names', [])))}"
+    grounds = {ground.get("connection"): ground for ground in request.pop("on", [])}
+    for id in request.pop("connections", []):
         yield f"    {visible(id)}"
         yield from _ground(grounds.get(id))
-    if "terminal" in asked:
-        yield f"  terminal {'yes' if asked.pop('terminal') else 'no'}"
-    for change in asked.pop("moved", []):
+    if "terminal" in request:
+        yield f"  terminal {'yes' if request.pop('terminal') else 'no'}"
+    for change in request.pop("moved", []):
         yield f"  moved since it was asked before: {visible(change)}"
-    for member, value in asked.items():
+    for member, value in request.items():
         yield f"  {visible(member)}"
         yield from (f"    {line}" for line in _lines(value))
     if pattern := approval.get("pattern"):
@@ -189,7 +189,7 @@ def quoted(value: object) -> str:
 def _lines(value: object) -> Iterator[str]:
     """Yield the lines of one member, each word quoted."""
     if isinstance(value, Mapping):
-        yield from (f"{quoted(str(name))} = {quoted(one)}" for name, one in value.items())
+        yield from (f"{quoted(str(name))} = {quoted(item)}" for name, item in value.items())
     elif isinstance(value, list):
         yield from map(quoted, value)
     elif isinstance(value, str) and "\n" in value:

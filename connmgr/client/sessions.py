@@ -84,6 +84,7 @@ class SessionFile:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise self._refused("is not a file")
+            # As root with another user's home, for example: that session is not this user's, and no reason to fail.
             if status.st_uid != os.geteuid():
                 return {}
             if stat.S_IMODE(status.st_mode) & 0o077:
@@ -169,8 +170,8 @@ class Lender:
         """Called after a login to the connection ``opens``, whose earlier attempt ``error`` refused."""
 
     def _logs_in(self, opens: str, error: ClientError) -> bool:
-        known = opens in self._logged_in or error.details.get("key") in self._passphrases
-        refused = self.log_in(opens) if known else error
+        is_known = opens in self._logged_in or error.details.get("key") in self._passphrases
+        refused = self.log_in(opens) if is_known else error
         before = error
         while refused is not None:
             before = refused
@@ -197,10 +198,10 @@ class Lender:
         key, wrong = refused.details.get("key"), bool(refused.details.get("wrongPassphrase"))
         if not isinstance(key, str) or (key in self._passphrases and not wrong):
             return False
-        found = self.passphrase(key, wrong=wrong)
-        if found is not None:
-            self._passphrases[key] = found
-        return found is not None
+        phrase = self.passphrase(key, wrong=wrong)
+        if phrase is not None:
+            self._passphrases[key] = phrase
+        return phrase is not None
 
     def log_in(self, opens: str) -> ClientError | None:
         """Log in with all that is lent; return the error, or None if that succeeded."""
@@ -269,6 +270,7 @@ class Slot:
 
     def __init__(self, program: str, connection: str) -> None:
         directory = _directory(program)
+        # A lock of the kernel, and not a file that exists: it ends with the process, however that ends.
         for number in range(1, MAX_SLOTS + 1):
             self.session = f"{program}-{number}"
             self._lock = _opened(directory, connection, number)

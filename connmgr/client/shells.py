@@ -218,7 +218,7 @@ def _exec(
         argv=words_of(argv),
         saved=saved_of(saved),
         elevate=elevate_of(elevate),
-        **_given(options),
+        **_without_none(options),
     )
 
 
@@ -245,11 +245,11 @@ def _broadcast(
         category_filter=category,
         type_filter=type,
         where=where,
-        **_given(options),
+        **_without_none(options),
     )
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not None; their defaults are not None for all."""
     return {name: value for name, value in options.items() if value is not None}
 

@@ -16,8 +16,8 @@ class Tunnels(Group):
 
     def query(self, connections: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Describe the tunnels of ``connections``, or all; each is a dict as in docs/API.md."""
-        named = list_of(connections)
-        return list(self._tell("/tunnel/query", TunnelQueryRequest(connections=named))["tunnels"])
+        ids = list_of(connections)
+        return list(self._tell("/tunnel/query", TunnelQueryRequest(connections=ids))["tunnels"])
 
 
 class Multiplex(Group):
@@ -44,7 +44,9 @@ class Multiplex(Group):
         connections: Sequence[str] = (),
     ) -> messages.MultiplexConfigResponse:
         """Open control sockets, and return the configuration by which ``ssh`` finds them."""
-        return self._ask("/multiplex/config", _wanted(program, filters, connections), messages.MultiplexConfigResponse)
+        return self._ask(
+            "/multiplex/config", _config_request(program, filters, connections), messages.MultiplexConfigResponse
+        )
 
     def keep(
         self,
@@ -53,7 +55,9 @@ class Multiplex(Group):
         connections: Sequence[str] = (),
     ) -> messages.MultiplexKeepResponse:
         """Have the daemon write that configuration into a file, and keep it current; otherwise as :meth:`config`."""
-        return self._ask("/multiplex/keep", _wanted(program, filters, connections), messages.MultiplexKeepResponse)
+        return self._ask(
+            "/multiplex/keep", _config_request(program, filters, connections), messages.MultiplexKeepResponse
+        )
 
     def forget(self) -> str | None:
         """Remove the file of :meth:`keep`, and return its path; None if there is none."""
@@ -96,7 +100,7 @@ class Multiplex(Group):
         self._tell("/multiplex/renew", messages.MultiplexRenewRequest(connection=connection))
 
 
-def _wanted(
+def _config_request(
     program: Sequence[str], filters: Sequence[tuple[str, str]] | None, connections: Sequence[str]
 ) -> messages.MultiplexConfigRequest:
     # ``program`` are the words that call connmgr. Without filters, each for paths and for names, all connections with a

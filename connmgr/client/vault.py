@@ -18,9 +18,9 @@ class Secrets(Group):
 
     def encrypt(self, value: str, principals: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the encrypted form of ``value``."""
-        named = list_of(principals)
+        names = list_of(principals)
         return dict(
-            self._ask("/secret/encrypt", EncryptRequest(value=value, principals=named), EncryptResponse).encrypted
+            self._ask("/secret/encrypt", EncryptRequest(value=value, principals=names), EncryptResponse).encrypted
         )
 
     def decrypt(self, encrypted: Mapping[str, Any]) -> str:

@@ -75,6 +75,7 @@ class Response:
         while self.status < 200 and self.status != SWITCHING:
             version, self.status = _status(_line(file))
             self.headers = _headers(file)
+        # RFC 9112, 6.3: Transfer-Encoding outranks Content-Length, and an answer with neither ends with the connection.
         self._chunked = "transfer-encoding" in self.headers
         length = self.headers.get("content-length", "")
         if self._chunked and self.headers["transfer-encoding"].lower() != "chunked":
@@ -84,7 +85,7 @@ class Response:
         # Bytes left of the body or of the chunk; None for a body that ends with the connection.
         self._left: int | None = 0 if self._chunked else int(length) if length else None
         self.last = version == 0 or self._left is None or self.headers.get("connection", "").lower() == "close"
-        self._begun = False
+        self._has_begun = False
         self.ended = self._left == 0 and not self._chunked
         if self.ended:
             self._end()
@@ -123,9 +124,9 @@ class Response:
             self._connection.leave(self)
 
     def _next_chunk(self) -> None:
-        if self._begun and self._file.readline(len(CHUNK_END) + 1) != CHUNK_END:
+        if self._has_begun and self._file.readline(len(CHUNK_END) + 1) != CHUNK_END:
             raise WireError("an answer whose chunks do not end")
-        self._begun = True
+        self._has_begun = True
         size = _line(self._file).partition(b";")[0].strip()
         if not 1 <= len(size) <= 15 or size.translate(None, _HEXADECIMAL):
             raise WireError("an answer with a chunk whose size is malformed")
@@ -221,11 +222,11 @@ class Connection:
         headers: dict[str, str],
         length: int | None = None,
         *,
-        passed: int | None = None,
+        descriptor: int | None = None,
     ) -> None:
         """Send a request. A ``body`` other than bytes is sent in chunks, unless its ``length`` is given.
 
-        With a body of bytes, the descriptor ``passed`` goes along; the connection must be a Unix socket's.
+        With a body of bytes, the descriptor ``descriptor`` goes along; the connection must be a Unix socket's.
         :raises OSError | WireError: it cannot be sent, or the answer before was not read to its end.
         :raises ValueError: path or headers contain a character that would end their line.
         """
@@ -235,11 +236,12 @@ class Connection:
         opened = self._opened()
         if isinstance(body, bytes):
             request = self._head("POST", path, headers | {"Content-Length": str(len(body))}) + body
-            sent = 0
-            if passed is not None:
-                rights = struct.pack("i", passed)
-                sent = opened.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-            opened.sendall(request[sent:])
+            size = 0
+            if descriptor is not None:
+                # The first byte carries the descriptor (unix(7)); sendmsg may take only a part of the rest.
+                rights = struct.pack("i", descriptor)
+                size = opened.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            opened.sendall(request[size:])
             return
         chunked = length is None
         framing = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(length)}
@@ -287,6 +289,7 @@ class Connection:
         :raises OSError | WireError: there is none.
         """
         opened = self._opened()
+        # A buffered file, because an answer's head and small body then cost one recv().
         self._file = opened.makefile("rb")
         self._response = response = Response(self, self._file)
         if response.last and response.status != SWITCHING:
@@ -299,8 +302,8 @@ class Connection:
         # The codec takes long to load, and does not change a name in ASCII.
         name = self.host if self.host.isascii() else self.host.encode("idna").decode()
         host = f"[{name}]" if ":" in name else name
-        named = {"Host": host if self.port == HTTP_PORT else f"{host}:{self.port}", **headers}
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+        fields = {"Host": host if self.port == HTTP_PORT else f"{host}:{self.port}", **headers}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
         # min() looks at the characters without a step of the interpreter for each.
         if " " in path or any(min(line) < " " or "\x7f" in line for line in lines):
             raise ValueError("A request with a blank in its path, or a control character in a header.")
@@ -330,10 +333,11 @@ def _headers(file: IO[bytes]) -> Headers:
         if not line.strip(CHUNK_END):
             return headers
         name, colon, value = line.partition(b":")
-        known = name.decode("latin-1").lower()
-        if not colon or not name or name.translate(None, _IN_NAME) or (known in _ONCE and known in headers):
+        field = name.decode("latin-1").lower()
+        # Two lengths, or two encodings, would let two readers see two answers (RFC 9112, 6.3: request smuggling).
+        if not colon or not name or name.translate(None, _IN_NAME) or (field in _ONCE and field in headers):
             raise WireError("an answer with a malformed header")
-        headers[known] = value.strip().decode("latin-1")
+        headers[field] = value.strip().decode("latin-1")
     raise WireError("an answer with too many headers")
 
 
@@ -350,7 +354,7 @@ def _status(line: bytes) -> tuple[int, int]:
     """Return the minor version of HTTP and the status."""
     version, _, rest = line.removesuffix(b"\n").removesuffix(b"\r").partition(b" ")
     status, _, reason = rest.partition(b" ")
-    known = version in (b"HTTP/1.0", b"HTTP/1.1") and len(status) == 3 and status.isdigit() and b"1" <= status < b"6"
-    if not known or b"\r" in reason:
+    is_valid = version in (b"HTTP/1.0", b"HTTP/1.1") and len(status) == 3 and status.isdigit() and b"1" <= status < b"6"
+    if not is_valid or b"\r" in reason:
         raise WireError("an answer that is not HTTP/1.1")
     return int(version[-1:]), int(status)

@@ -64,9 +64,9 @@ class Connection(ConnectionBase):
         """Return a client, and the uuid of the connection that the host means."""
         token_file = self.get_option("connmgr_token_file")
         client = connect(PROGRAM, COMMAND_SECONDS + 60, Path(constants.DEFAULT_LOCAL_TMP), token_file=token_file)
-        named = self.get_option("connmgr_connection")
+        option = self.get_option("connmgr_connection")
         # An empty name is an error, and not the host of another name.
-        names = filter(None, map(self.get_option, ("address", "host"))) if named is None else [named]
+        names = filter(None, map(self.get_option, ("address", "host"))) if option is None else [option]
         return client, client.connection.find(*names)
 
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
@@ -107,7 +107,7 @@ class Connection(ConnectionBase):
         # sudo reads the password from its input. Others need a terminal, where the input cannot be ended.
         pty = stdin is None and self.become.name != "sudo"
         with self._client.shell.pipe(self._id, command, pty=pty) as pipe:
-            return _answered(pipe, self.become, password, stdin, self._play_context.timeout, pty=pty)
+            return _run_at_prompt(pipe, self.become, password, stdin, self._play_context.timeout, pty=pty)
 
     def put_file(self, in_path: str, out_path: str) -> None:
         """Write a file of this machine to the host."""
@@ -190,7 +190,7 @@ def _stop(client: Client, connection: str, session: str | None) -> None:
             raise
 
 
-def _answered(
+def _run_at_prompt(
     pipe: Pipe, become: Any, password: str, stdin: bytes | None, seconds: float, *, pty: bool
 ) -> tuple[int, bytes, bytes]:
     """Send ``password`` at the prompt, then ``stdin`` to the command; return exit code, stdout and stderr.
@@ -206,7 +206,7 @@ def _answered(
     while pipe.exit_status is None and not become.check_success(bytes(stdout)):
         _await_output(pipe, deadline, become.name)
         for kind, content in pipe.events():
-            pipe.taken(len(content) if kind in (DATA, STDERR) else 0)
+            pipe.acknowledge(len(content) if kind in (DATA, STDERR) else 0)
             (stderr if kind == STDERR else stdout).extend(content if kind in (DATA, STDERR) else b"")
         since = [bytes(output[max(0, at) :]) for output, at in zip((stdout, stderr), answered_at, strict=True)]
         if any(map(become.check_password_prompt, since)):

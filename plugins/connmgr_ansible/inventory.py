@@ -41,8 +41,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         self._read_config_data(path)
         try:
             with connect(PROGRAM, ANSWER_SECONDS, token_file=self.get_option("token_file")) as client:
-                connections = self._chosen(client)
-                known = self._known(client, connections)
+                connections = self._select(client)
+                machines = self._machines(client, connections)
         except ClientError as error:
             raise AnsibleParserError(error.message) from error
         hosts = telling(connections)
@@ -52,28 +52,28 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
                     f"Left out, because Ansible would evaluate its name as a template: {connection.id}"
                 )
                 continue
-            self._add(connection, hosts[connection.id], known.get(connection.id))
+            self._add(connection, hosts[connection.id], machines.get(connection.id))
 
-    def _chosen(self, client: Client) -> list[Name]:
+    def _select(self, client: Client) -> list[Name]:
         connections: dict[str, Name] = {}
         where = self.get_option("where")
         for category, kind in product(self.get_option("categories"), self.get_option("types")):
             within = client.connection.choose(category=category, type=kind, usage=SHELL, where=where)
             connections.update((connection.id, connection) for connection in within)
         # Each name is looked up in the whole vault: a name that others share stays ambiguous, and an unknown one fails.
-        named = {connection.id for connection in client.connection.choose(*self.get_option("names"), usage=SHELL)}
-        connections = {id: connection for id, connection in connections.items() if id in named}
+        ids = {connection.id for connection in client.connection.choose(*self.get_option("names"), usage=SHELL)}
+        connections = {id: connection for id, connection in connections.items() if id in ids}
         return sorted(connections.values(), key=lambda connection: (connection.category, connection.name))
 
-    def _known(self, client: Client, connections: list[Name]) -> dict[str, Any]:
+    def _machines(self, client: Client, connections: list[Name]) -> dict[str, Any]:
         """Return labels and facts by the connections' ids, all facts but packages."""
         ids = [connection.id for connection in connections]
-        return {one.connection: one for one in (client.fact.query(ids) if ids else [])}
+        return {machine.connection: machine for machine in (client.fact.query(ids) if ids else [])}
 
-    def _add(self, connection: Name, host: str, known: Any) -> None:
+    def _add(self, connection: Name, host: str, machine: Any) -> None:
         self.inventory.add_host(host)
-        labels = {} if known is None else self._plain(known.labels)
-        facts = {} if known is None else self._plain(known.facts)
+        labels = {} if machine is None else self._plain(machine.labels)
+        facts = {} if machine is None else self._plain(machine.facts)
         variables = {
             "ansible_connection": self.connection.transport,
             "connmgr_connection": connection.id,

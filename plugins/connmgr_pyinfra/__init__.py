@@ -101,13 +101,13 @@ class ConnmgrConnector(BaseConnector):
         arguments.pop("_get_pty", None)
         timeout, stdin = arguments.pop("_timeout", None), arguments.pop("_stdin", None)
         successes = arguments.pop("_success_exit_codes", None) or [0]
-        given = _input(stdin)
+        content = _input(stdin)
 
         def execute() -> tuple[int, CommandOutput]:
             unix = make_unix_command_for_host(self.state, self.host, command, **arguments)
             if print_input:
                 self._print(f">>> {unix}")
-            with self._errors_as_pyinfra(), self._stream(unix.get_raw_value(), given, timeout) as stream:
+            with self._errors_as_pyinfra(), self._stream(unix.get_raw_value(), content, timeout) as stream:
                 lines = list(self._lines(stream, print_output=print_output))
             assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
             return stream.exit_code, CommandOutput(lines)

@@ -71,7 +71,7 @@ def test_both_windows_are_kept_while_megabytes_go_both_ways() -> None:
                 for kind, piece in pipe.events():
                     assert kind == frames.DATA
                     got += piece
-                    pipe.taken(len(piece))
+                    pipe.acknowledge(len(piece))
         pipe.end_input()
         got += b"".join(piece.stdout for piece in pipe)
     assert bytes(got) == content

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connmgr.client.names import is_pattern, matching, named
+from connmgr.client.names import is_pattern, matching, resolve_name
 from connmgr.errors import InvalidRequest
 from connmgr.vault.names import Matcher, compile_exact_pattern
 from tests.api.wire import LOCAL, bearer, client_of, send
@@ -188,7 +188,7 @@ def test_search_follows_the_rule_of_names(own_daemon: Daemon, visitor: Visitor) 
         page.get_by_label("Search connections").fill(typed)
         page.locator(".foot").get_by_text(told, exact=True).wait_for()
         with client_of(own_daemon) as client:
-            expected = (matching if is_pattern(typed) else named)(client.connection, typed)
+            expected = (matching if is_pattern(typed) else resolve_name)(client.connection, typed)
         assert told.startswith(f"{len(expected)} connection"), typed
     page.get_by_label("Search connections").fill("web[")
     page.get_by_text("A bracket is not closed.").wait_for()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connmgr.cli.declarative.document import categories, dump, written
-from connmgr.cli.declarative.stored import Stored
+from connmgr.cli.declarative.document import categories, document_of, dump
+from connmgr.cli.declarative.plan import Stored
 from tests.daemon import Daemon
 from tests.page.axe import hindrances
 
@@ -65,7 +65,7 @@ def test_an_export_is_previewed_and_imported(clean_daemon: Daemon, visit: Visit,
     client.connection.add("inner", {"type": "ssh", "host": "10.0.0.7", "port": 2222, "gateway": one})
     client.connection.add("root", {"type": "shellEnvironment", "host": one, "commands": ["export A=1\nexport B=2"]})
     client.post("/connection/apply", categories=[["empty", "inside"]])
-    before = written(Stored(client), categories(client))
+    before = document_of(Stored(client), categories(client))
     file = tmp_path / "vault.yaml"
     file.write_text(dump(before))
     client.post("/connection/apply", remove=[one])
@@ -80,7 +80,7 @@ def test_an_export_is_previewed_and_imported(clean_daemon: Daemon, visit: Visit,
     assert hindrances(page) == []
     dialog.get_by_role("button", name="Add 3 connections").click()
     page.get_by_text("3 connections are added. 1 lacks secrets").wait_for()
-    after = written(Stored(client), categories(client))
+    after = document_of(Stored(client), categories(client))
     assert without_secrets(after) == without_secrets(before)
     page.get_by_role("button", name="Undo").click()
     page.get_by_role("treegrid").get_by_text("gate <1>", exact=True).wait_for(state="detached")

@@ -66,7 +66,7 @@ def init(
     "role": ...}, {"type": "step-ca", ...} or {"type": "command", "argv": ["ssh-keygen", "-s", ...]}. Secrets of the
     file are stored encrypted.
     """
-    made = connect().ca.init(
+    authorities = connect().ca.init(
         name,
         None if source is None else _read(source),
         authority=None if authority is None else authority.read().strip(),
@@ -74,7 +74,7 @@ def init(
         seconds=None if valid is None else int(valid),
         renew=renew,
     )
-    for line in made:
+    for line in authorities:
         click.echo(f"{line} connmgr-{name}")
 
 
@@ -97,22 +97,22 @@ def _words(principals: str | None) -> list[str] | None:
 def list_signers(*, as_json: bool) -> None:
     """List signers: type, limits, revoked certificates."""
     client = connect()
-    found = client.ca.query()
+    signers = client.ca.query()
     if as_json:
-        print_json(found)
+        print_json(signers)
     else:
-        print_table([row for one in found for row in _rows(client, one)])
+        print_table([row for signer in signers for row in _rows(client, signer)])
 
 
-def _rows(client: Client, one: CaInfo) -> list[tuple[str, ...]]:
+def _rows(client: Client, signer: CaInfo) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for limit in one.limits:
+    for limit in signer.limits:
         where = "all" if limit.category is None else _path(client, limit.category)
         names = "user" if limit.principals is None else visible(",".join(limit.principals))
-        lives = lasting(limit.seconds or one.limits[0].seconds or 300)
-        renews = one.limits[0].renew if limit.renew is None else limit.renew
-        rows.append((one.name, one.type, where, names, f"{lives}, then anew" if renews else lives))
-    state = [*(["rotating"] if one.rotating else []), *([f"{one.revoked} revoked"] if one.revoked else [])]
+        lives = lasting(limit.seconds or signer.limits[0].seconds or 300)
+        renews = signer.limits[0].renew if limit.renew is None else limit.renew
+        rows.append((signer.name, signer.type, where, names, f"{lives}, then anew" if renews else lives))
+    state = [*(["rotating"] if signer.rotating else []), *([f"{signer.revoked} revoked"] if signer.revoked else [])]
     rows[0] = (*rows[0], ", ".join(state) or "-")
     return [rows[0], *((*row, "") for row in rows[1:])]
 
@@ -139,14 +139,14 @@ def trust(name: str, hosts: str | None, *, revoked: bool) -> None:
     """
     if hosts is not None and (revoked or not hosts or any(character.isspace() for character in hosts)):
         raise click.UsageError("--hosts takes one word of names and patterns, joined by commas, and no --revoked.")
-    found = connect().ca.trust(name)
+    answer = connect().ca.trust(name)
     if revoked:
-        sys.stdout.buffer.write(base64.b64decode(found.revoked))
+        sys.stdout.buffer.write(base64.b64decode(answer.revoked))
         return
-    if not found.lines:
+    if not answer.lines:
         raise click.ClickException(f"No public key of {name} is known: ask whoever keeps the signer.")
     mark = "" if hosts is None else f"@cert-authority {hosts} "
-    click.echo("\n".join(f"{mark}{line}" for line in found.lines))
+    click.echo("\n".join(f"{mark}{line}" for line in answer.lines))
 
 
 @ca.command(name="host")
@@ -167,8 +167,8 @@ def host(name: str, key: IO[str], names: str, valid: float) -> None:
     KEY is the host's public key, such as /etc/ssh/ssh_host_ed25519_key.pub; - is stdin. Put what is printed into the
     file on the host that HostCertificate of its sshd_config names.
     """
-    made = connect().ca.host(name, key.read().strip(), _words(names) or [], seconds=int(valid))
-    click.echo(made.certificate)
+    answer = connect().ca.host(name, key.read().strip(), _words(names) or [], seconds=int(valid))
+    click.echo(answer.certificate)
 
 
 @ca.command(name="limit")

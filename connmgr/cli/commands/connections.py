@@ -19,13 +19,13 @@ from connmgr.cli.selection import (
     Choice,
     ConnectionName,
     choosing,
-    chosen,
     find_category,
     infos_of,
     jobs_option,
     means_many,
     read_labels,
     require_some,
+    select_connections,
     selecting,
 )
 from connmgr.client import ROOT_CATEGORY, Client, Connection
@@ -67,7 +67,7 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
     by category; other output has one line per connection. Labels are the last column, if a connection has any.
     """
     client = connect()
-    names = chosen(client, selectors, choice, may_be_none=True).names
+    names = select_connections(client, selectors, choice, may_be_none=True).names
     if not names and choice.filters and not selectors:
         filters = " and ".join(map(" ".join, choice.filters.items()))
         click.echo(f"connmgr: no connection matches {filters}", err=True)
@@ -98,8 +98,8 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
         print_table([*heading, *rows])
 
 
-def _columns(one: Connection) -> tuple[str, str, str, str]:
-    return one.type, _address(one.data), summarised(one.state) or "-", used(one)
+def _columns(connection: Connection) -> tuple[str, str, str, str]:
+    return connection.type, _address(connection.data), summarised(connection.state) or "-", last_use(connection)
 
 
 def shown_labels(labels: Mapping[str, str]) -> str:
@@ -107,9 +107,9 @@ def shown_labels(labels: Mapping[str, str]) -> str:
     return " ".join(shlex.quote(f"{name}={value}") for name, value in sorted(labels.items()))
 
 
-def used(one: Connection) -> str:
+def last_use(connection: Connection) -> str:
     """Return when a connection was last used."""
-    return "never used" if one.last_used == one.created else ago(one.last_used)
+    return "never used" if connection.last_used == connection.created else ago(connection.last_used)
 
 
 def _address(data: dict[str, Any]) -> str:
@@ -120,8 +120,8 @@ def _address(data: dict[str, Any]) -> str:
         return "-"
     user, port = data.get("user"), data.get("port")
     own_port = port not in (None, DEFAULT_PORT)
-    shown = f"[{host}]:{port}" if own_port and ":" in host else f"{host}:{port}" if own_port else host
-    return f"{user}@{shown}" if user else shown
+    address = f"[{host}]:{port}" if own_port and ":" in host else f"{host}:{port}" if own_port else host
+    return f"{user}@{address}" if user else address
 
 
 def _print_tree(connections: list[Connection]) -> None:
@@ -132,20 +132,20 @@ def _print_tree(connections: list[Connection]) -> None:
 
     branches: dict[tuple[str, ...], Tree] = {(): Tree("", hide_root=True)}
     grouped: dict[tuple[str, ...], list[Connection]] = {}
-    for one in connections:
-        grouped.setdefault(one.category, []).append(one)
+    for connection in connections:
+        grouped.setdefault(connection.category, []).append(connection)
     for category, members in grouped.items():
         for depth in range(1, len(category) + 1):
             if category[:depth] not in branches:
                 label = Text(visible(category[depth - 1]), style="bold")
                 branches[category[:depth]] = branches[category[: depth - 1]].add(label)
         table = Table.grid(padding=(0, 2))
-        for one in members:
-            kind, where, seen, last = _columns(one)
-            style = "red" if "error" in one.state else "green"
-            cells = [Text(kind, "cyan"), Text(visible(where)), Text(visible(seen), style), Text(last, "dim")]
-            cells += [Text(visible(shown_labels(one.labels)), "magenta")] if one.labels else []
-            table.add_row(Text(visible(one.path)), *cells)
+        for connection in members:
+            kind, where, state, last = _columns(connection)
+            style = "red" if "error" in connection.state else "green"
+            cells = [Text(kind, "cyan"), Text(visible(where)), Text(visible(state), style), Text(last, "dim")]
+            cells += [Text(visible(shown_labels(connection.labels)), "magenta")] if connection.labels else []
+            table.add_row(Text(visible(connection.path)), *cells)
         branches[category].add(table)
     Console(highlight=False).print(branches[()])
 
@@ -177,7 +177,7 @@ def info(selectors: tuple[str, ...], choice: Choice, *, refresh: bool, as_json: 
     """
     require_some(selectors, choice)
     client = connect()
-    ids = [name.id for name in chosen(client, selectors, choice, addresses=True).names]
+    ids = [name.id for name in select_connections(client, selectors, choice, addresses=True).names]
     if refresh:
         for id in ids:
             for sentence in client.connection.refresh(id).skipped:
@@ -196,18 +196,18 @@ def _show(client: Client, answer: Mapping[str, Any]) -> None:
     # Imported here, because `connmgr ls` does not need it.
     from connmgr.cli.sessions import at_work
 
-    one, shells = Connection.read(answer), client.shell.list(answer["connection"])
+    connection, shells = Connection.read(answer), client.shell.list(answer["connection"])
     rows = [
-        ("name", one.path),
-        ("uuid", one.id),
-        ("category", "/".join(one.category)),
-        ("type", one.type),
-        *((f"label: {name}", value) for name, value in sorted(one.labels.items())),
-        *((name, value) for name, value in _flat(one.data)),
+        ("name", connection.path),
+        ("uuid", connection.id),
+        ("category", "/".join(connection.category)),
+        ("type", connection.type),
+        *((f"label: {name}", value) for name, value in sorted(connection.labels.items())),
+        *((name, value) for name, value in _flat(connection.data)),
         *_dialled(answer["dialled"]),
-        ("last used", used(one)),
-        ("last modified", ago(one.last_modified)),
-        *((f"seen: {name}", str(value)) for name, value in one.state.items()),
+        ("last used", last_use(connection)),
+        ("last modified", ago(connection.last_modified)),
+        *((f"seen: {name}", str(value)) for name, value in connection.state.items()),
         *((_label(shell.status), f"{at_work(shell)}, in {shell.directory}") for shell in shells),
     ]
     print_table(rows)
@@ -218,10 +218,10 @@ def _dialled(dialled: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "error" in dialled:
         yield "dials", str(dialled["error"]["message"])
         return
-    for at, one in enumerate(reversed(dialled["hosts"])):
-        yield "through" if at else "dials", _login(one)
-    for one in dialled["hosts"][-1:]:
-        keys = [*one["identities"], *(["an ssh-agent's keys"] if one["agent"] else [])]
+    for at, host in enumerate(reversed(dialled["hosts"])):
+        yield "through" if at else "dials", _login(host)
+    for host in dialled["hosts"][-1:]:
+        keys = [*host["identities"], *(["an ssh-agent's keys"] if host["agent"] else [])]
         yield "offers", ", ".join(keys) or "no key"
 
 
@@ -264,7 +264,10 @@ def list_categories(pattern: str, *, as_json: bool) -> None:
     if as_json:
         print_json(client.post("/category/info", categories=ids)["infos"])
         return
-    rows = sorted(("/".join(one.name[1:]) or one.name[0], ago(one.last_used)) for one in client.category.info(ids))
+    rows = sorted(
+        ("/".join(category.name[1:]) or category.name[0], ago(category.last_used))
+        for category in client.category.info(ids)
+    )
     if rows:
         print_table(rows)
 
@@ -312,12 +315,12 @@ def label(words: tuple[str, ...], choice: Choice, remove: tuple[str, ...], *, as
     A label's name has small letters, digits, _ and -. Its value is any text of up to 255 characters, and may be empty.
     """
     selectors = tuple(word for word in words if "=" not in word)
-    given = read_labels(word for word in words if "=" in word)
+    labels = read_labels(word for word in words if "=" in word)
     require_some(selectors, choice)
     client = connect()
-    names = chosen(client, selectors, choice).names
-    if given or remove:
-        changed = client.connection.label([name.id for name in names], given, remove)
+    names = select_connections(client, selectors, choice).names
+    if labels or remove:
+        changed = client.connection.label([name.id for name in names], labels, remove)
         if as_json:
             print_json({"changed": changed})
         else:
@@ -336,7 +339,7 @@ def label(words: tuple[str, ...], choice: Choice, remove: tuple[str, ...], *, as
 @click.option("--part", "parts", metavar="PART", multiple=True, help="With --gather: only this part; repeatable.")
 @click.option(
     "--name",
-    "wanted",
+    "patterns",
     metavar="GLOB",
     multiple=True,
     help="Only facts with such names, as in 'package.openssl*'; repeatable.  [default: all but packages]",
@@ -355,7 +358,7 @@ def facts(
     selectors: tuple[str, ...],
     choice: Choice,
     parts: tuple[str, ...],
-    wanted: tuple[str, ...],
+    patterns: tuple[str, ...],
     timeout: float,
     jobs: int,
     *,
@@ -374,19 +377,19 @@ def facts(
     if parts and not gather:
         raise click.UsageError("--part needs --gather; --name chooses which facts are shown.")
     client = connect()
-    names = chosen(client, selectors, choice, usage="shell").names
+    names = select_connections(client, selectors, choice, usage="shell").names
     ids = [name.id for name in names]
     failed = _gathered(client, ids, parts, timeout, jobs) if gather else []
-    machines = client.fact.query(ids, names=wanted or None)
+    machines = client.fact.query(ids, names=patterns or None)
     labels = {name.id: qualified(name) for name in names}
     if as_json:
-        errors = {one.connection: one.error for one in failed}
+        errors = {outcome.connection: outcome.error for outcome in failed}
         print_json([to_json(machine) | _error(errors.get(machine.connection)) for machine in machines])
     else:
         _print(machines, labels)
-    for one in failed:
-        message = (one.error or {}).get("message", "")
-        click.echo(f"connmgr: {visible(labels[one.connection])}: {visible(str(message))}", err=True)
+    for outcome in failed:
+        message = (outcome.error or {}).get("message", "")
+        click.echo(f"connmgr: {visible(labels[outcome.connection])}: {visible(str(message))}", err=True)
     if failed:
         raise click.exceptions.Exit(FAILED)
 
@@ -406,10 +409,10 @@ def _error(error: object) -> dict[str, object]:
 
 
 def _print(machines: list[MachineFacts], labels: dict[str, str]) -> None:
-    for number, one in enumerate(machines):
+    for number, machine in enumerate(machines):
         if number:
             click.echo()
-        click.echo(visible(labels[one.connection]))
-        rows = [(name, str(value)) for name, value in one.facts.items()]
-        rows += [(f"gathered: {part}", ago(time_from_json(at))) for part, at in sorted(one.gathered.items())]
+        click.echo(visible(labels[machine.connection]))
+        rows = [(name, str(value)) for name, value in machine.facts.items()]
+        rows += [(f"gathered: {part}", ago(time_from_json(at))) for part, at in sorted(machine.gathered.items())]
         print_table(rows or [("nothing was gathered yet", "`--gather` asks the machine")], indent="  ")

@@ -109,7 +109,7 @@ def stop() -> None:
                 click.echo("The daemon has stopped.")
                 return
         except ClientError:
-            # The daemon answered that it is stopping.
+            # The daemon answered that it is stopping; it does so until its commands have ended.
             pass
         time.sleep(POLL_SECONDS)
     raise Failure(f"The daemon still runs after {STOP_SECONDS:g} seconds; `connmgr status` shows what it does.")
@@ -150,7 +150,7 @@ class _Names:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._known: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
 
     def of(self, event: Event) -> str:
         """Return the name of the connection of an event."""
@@ -158,20 +158,20 @@ class _Names:
         if id is None:
             return ""
         if event.kind == "connection" and event.name is not None:
-            self._known[id] = event.name
-        if id not in self._known:
+            self._paths[id] = event.name
+        if id not in self._paths:
             try:
-                self._known[id] = self._client.connection.info([id])[0].path
+                self._paths[id] = self._client.connection.info([id])[0].path
             except ClientError:
-                self._known[id] = id
-        return self._known[id]
+                self._paths[id] = id
+        return self._paths[id]
 
 
 def _line(event: Event, names: _Names) -> str:
     name = names.of(event)
     about = [name, event.session, None if event.name == name else event.name, event.id, event.address]
     ended = None if event.exit_code is None else f"exit code {event.exit_code}"
-    words = [event.kind, event.change, *(one for one in (*about, ended, event.code) if one)]
+    words = [event.kind, event.change, *(word for word in (*about, ended, event.code) if word)]
     return visible(f"{event.time.astimezone():%H:%M:%S}  {'  '.join(words)}")
 
 

@@ -41,34 +41,39 @@ ANSWER_SECONDS = 5.0
 @click.command()
 @json_option
 @setting_options("host", "port", "data_dir", "auth_file", "database_url", "key_store")
-def doctor(*, as_json: bool, **given: Any) -> None:
+def doctor(*, as_json: bool, **flags: Any) -> None:
     """Check the installation, and say what to do.
 
     It checks files, key, vault, plugins, programs, clock, daemon and leftovers of jobs. It changes nothing. If a daemon
     runs, programs and SSH agent are those that the daemon finds. It exits with 1 if something is wrong, but not for
     warnings.
     """
-    findings = list(_findings(given))
+    findings = list(_findings(flags))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
-        print_table([(one.result.upper() if one.result != OK else OK, one.subject, one.message) for one in findings])
-        for one in findings:
-            if one.advice:
-                click.echo(f"\n{visible(f'{one.subject}: {one.advice}')}")
+        print_table(
+            [
+                (finding.result.upper() if finding.result != OK else OK, finding.subject, finding.message)
+                for finding in findings
+            ]
+        )
+        for finding in findings:
+            if finding.advice:
+                click.echo(f"\n{visible(f'{finding.subject}: {finding.advice}')}")
     if any(finding.result == PROBLEM for finding in findings):
         raise click.exceptions.Exit(FAILED)
 
 
-def _findings(given: dict[str, Any]) -> Iterator[Finding]:
+def _findings(flags: dict[str, Any]) -> Iterator[Finding]:
     try:
-        settings = read_settings(given)
+        settings = read_settings(flags)
     except ConnmgrError as error:
         yield Finding("settings", PROBLEM, error.message, "Correct it there; docs/OPERATIONS.md lists all settings.")
         return
     yield Finding("settings", OK, "can be read")
-    named = is_address_named() or any(given[name] is not None for name in ("host", "port"))
-    url = click.get_current_context().find_root().params["url"] or address(settings, named=named)
+    is_named = is_address_named() or any(flags[name] is not None for name in ("host", "port"))
+    url = click.get_current_context().find_root().params["url"] or address(settings, is_named=is_named)
     examined = Examined(settings, url, _status(url, settings))
     for check in CHECKS:
         yield from check(examined)
@@ -167,8 +172,8 @@ def _config(examined: Examined) -> Iterator[Finding]:
 def clock(examined: Examined) -> Iterator[Finding]:
     """Compare the clock with the times of the vault's files."""
     directory = examined.settings.data_dir
-    doctor = list(directory.glob("*")) if directory.exists() else []
-    ahead = max((path.lstat().st_mtime for path in doctor), default=0.0) - time.time()
+    files = list(directory.glob("*")) if directory.exists() else []
+    ahead = max((path.lstat().st_mtime for path in files), default=0.0) - time.time()
     if ahead > MAX_CLOCK_SKEW_SECONDS:
         advice = "Set the clock: times in the vault, the log and certificates depend on it."
         yield Finding("clock", PROBLEM, f"files of the vault are {ahead:.0f} s newer than the clock", advice)
@@ -252,11 +257,13 @@ def agent(examined: Examined) -> Iterator[Finding]:
             yield Finding("ssh agent", WARNING, f"SSH_AUTH_SOCK names {own}, where no agent answers", advice)
         return
     advice = "Restart the daemon where an agent answers, or run `connmgr service install --ssh-agent` there."
-    used = examined.environment.get("agentSocket")
-    if used and _answers(used):
-        yield Finding("ssh agent", OK, f"the daemon's answers at {used}")
-    elif used:
-        yield Finding("ssh agent", WARNING, f"the daemon's SSH_AUTH_SOCK names {used}, where no agent answers", advice)
+    agent_socket = examined.environment.get("agentSocket")
+    if agent_socket and _answers(agent_socket):
+        yield Finding("ssh agent", OK, f"the daemon's answers at {agent_socket}")
+    elif agent_socket:
+        yield Finding(
+            "ssh agent", WARNING, f"the daemon's SSH_AUTH_SOCK names {agent_socket}, where no agent answers", advice
+        )
     elif own and _answers(own):
         yield Finding(
             "ssh agent", WARNING, "the daemon has no SSH_AUTH_SOCK, so it cannot use the agent's keys", advice
@@ -318,7 +325,7 @@ def _holder(lock: Path) -> str:
     with suppress(OSError, ValueError):
         pid, *url = lock.read_text().split()
         os.kill(int(pid), 0)
-        return f"process {pid} has the vault open" + "".join(f" and listens on {one}" for one in url[:1])
+        return f"process {pid} has the vault open" + "".join(f" and listens on {address}" for address in url[:1])
     return ""
 
 
@@ -337,6 +344,7 @@ def _is_held(auth_file: Path) -> bool:
     except OSError:
         return False
     try:
+        # A daemon locks the file while it runs, and the kernel drops the lock however the daemon ends.
         if not os.fstat(descriptor).st_size:
             # A daemon is creating the file; taking even a shared lock could make it fail.
             return True

@@ -21,13 +21,13 @@ from connmgr.cli.selection import (
     all_option,
     check_name,
     choosing,
-    chosen,
     consent,
     ensure_category,
     find_category,
     means_many,
     read_labels,
     require_some,
+    select_connections,
     selecting,
 )
 from connmgr.client import Client, Connection, ConnectionType
@@ -87,11 +87,11 @@ def add(
     if kind is None or name is None:
         raise click.UsageError("TYPE and NAME are needed; `connmgr add --schema` lists the types.")
     check_name(name)
-    chosen = type_named(client, kind)
-    data: dict[str, Any] = {"type": chosen.name}
-    assign_fields(client, chosen, data, assignments, secrets)
-    assign_sources(chosen, data, sources)
-    require_fields(chosen, data)
+    definition = type_named(client, kind)
+    data: dict[str, Any] = {"type": definition.name}
+    assign_fields(client, definition, data, assignments, secrets)
+    assign_sources(definition, data, sources)
+    require_fields(definition, data)
     where = None if category is None else ensure_category(client, category)
     added, is_new = client.connection.ensure(
         name, data, validate=validate, category=where, labels=read_labels(labels) if labels else None
@@ -108,20 +108,24 @@ def add(
 
 def _tell_equal(client: Client, name: str, existing: str) -> None:
     """Say that nothing was stored as ``name``, because the connection ``existing`` has the same data."""
-    [one] = client.connection.info([existing])
-    stored = visible(qualified(one))
+    [connection] = client.connection.info([existing])
+    stored = visible(qualified(connection))
     click.echo(f"{visible(name)} was not added: {stored} is stored with the same data.", err=True)
-    if one.name[-1] != name.lower():
+    if connection.name[-1] != name.lower():
         click.echo(f"To rename it: connmgr mv {shlex.quote(stored)} {shlex.quote(name)}", err=True)
 
 
 def _tell_unusual(client: Client, name: str, added: str) -> None:
     """Say that the connection ``added`` has another name than ``name``, or one that others have too."""
-    [one] = client.connection.info([added])
-    stored = visible(qualified(one))
-    if one.name[-1] != name.lower():
+    [connection] = client.connection.info([added])
+    stored = visible(qualified(connection))
+    if connection.name[-1] != name.lower():
         click.echo(f"It is stored as {stored}, since / separates names.", err=True)
-    alike = [other for other in client.connection.names() if (other.category, other.name) == (one.category, one.name)]
+    alike = [
+        other
+        for other in client.connection.names()
+        if (other.category, other.name) == (connection.category, connection.name)
+    ]
     if len(alike) > 1:
         click.echo(
             f"{stored} now is the name of {len(alike)} connections, and commands refuse it. To rename this one: "
@@ -134,15 +138,15 @@ def _show_types(client: Client, kind: str | None, *, as_json: bool) -> None:
     if kind is None:
         types = client.connection.types()
         if as_json:
-            print_json({one.name: one.schema for one in types})
+            print_json({type_.name: type_.schema for type_ in types})
         else:
-            print_table([(one.name, one.description) for one in types])
+            print_table([(type_.name, type_.description) for type_ in types])
         return
-    chosen = type_named(client, kind)
+    definition = type_named(client, kind)
     if as_json:
-        print_json(chosen.schema)
+        print_json(definition.schema)
     else:
-        print_table([("FIELD", "VALUE", "MEANING"), *describe_fields(chosen)])
+        print_table([("FIELD", "VALUE", "MEANING"), *describe_fields(definition)])
 
 
 @click.command()
@@ -174,8 +178,8 @@ def edit(
     change in one step; with --validate one connection after the other. It shows which, and asks first. Without a
     terminal to ask on, it needs --yes.
     """
-    if not everywhere and choice.given:
-        raise click.UsageError(f"Only with --all: {', '.join(choice.given)}.")
+    if not everywhere and choice.options:
+        raise click.UsageError(f"Only with --all: {', '.join(choice.options)}.")
     at = next((at for at, word in enumerate(words) if "=" in word and (everywhere or at)), len(words))
     names, assignments = (words[:at], words[at:]) if everywhere else (words[:1], words[1:])
     if everywhere:
@@ -186,7 +190,9 @@ def edit(
         raise click.UsageError("Nothing to change: give FIELD=VALUE, --secret FIELD, --from or --unset FIELD.")
     client = connect()
     ids = (
-        [name.id for name in chosen(client, names, choice).names] if everywhere else [client.connection.find(names[0])]
+        [name.id for name in select_connections(client, names, choice).names]
+        if everywhere
+        else [client.connection.find(names[0])]
     )
     if not ids:
         click.echo("No connection is chosen.", err=True)
@@ -237,10 +243,10 @@ def type_named(client: Client, name: str) -> ConnectionType:
 
     :raises click.UsageError: no plugin offers it.
     """
-    types = {one.name.lower(): one for one in client.connection.types()}
+    types = {type_.name.lower(): type_ for type_ in client.connection.types()}
     if name.lower() not in types:
-        known = ", ".join(sorted(one.name for one in types.values()))
-        raise click.UsageError(f"No connection type is called {name!r}; there are {known}.")
+        names = ", ".join(sorted(type_.name for type_ in types.values()))
+        raise click.UsageError(f"No connection type is called {name!r}; there are {names}.")
     return types[name.lower()]
 
 
@@ -303,8 +309,8 @@ def require_fields(kind: ConnectionType, data: Mapping[str, Any]) -> None:
     """Raise UsageError if ``data`` lack a field that the type requires."""
     missing = [name for name in kind.schema.get("required", ()) if name not in data]
     if missing:
-        given = " ".join(f"{name}=…" for name in missing)
-        raise click.UsageError(f"{kind.name} needs {given}; `connmgr add --schema {kind.name}` shows its fields.")
+        examples = " ".join(f"{name}=…" for name in missing)
+        raise click.UsageError(f"{kind.name} needs {examples}; `connmgr add --schema {kind.name}` shows its fields.")
 
 
 def unset_fields(kind: ConnectionType, data: dict[str, Any], fields: Sequence[str]) -> None:
@@ -365,8 +371,8 @@ def _kind(field: Mapping[str, Any]) -> str:
 
 
 def _types(field: Mapping[str, Any]) -> list[str]:
-    named = field.get("type", [])
-    return [named] if isinstance(named, str) else list(named)
+    types = field.get("type", [])
+    return [types] if isinstance(types, str) else list(types)
 
 
 def _is_secret(field: Mapping[str, Any]) -> bool:
@@ -378,8 +384,8 @@ def _schema(kind: ConnectionType, path: str) -> Mapping[str, Any]:
     for name in path.split("."):
         inner = schema.get("properties", {}).get(name)
         if inner is None or "const" in inner:
-            known = ", ".join(one for one, _, _ in describe_fields(kind))
-            raise click.UsageError(f"{kind.name} has no field {path!r}; it has {known}.")
+            fields = ", ".join(field for field, _, _ in describe_fields(kind))
+            raise click.UsageError(f"{kind.name} has no field {path!r}; it has {fields}.")
         schema = inner
     return schema
 
@@ -431,8 +437,8 @@ def mv(
     from connmgr.cli.declarative.plan import folded
 
     if not everywhere:
-        if choice.given:
-            raise click.UsageError(f"Only with --all: {', '.join(choice.given)}.")
+        if choice.options:
+            raise click.UsageError(f"Only with --all: {', '.join(choice.options)}.")
         if not words or len(words) > 2:
             raise click.UsageError("Give CONNECTION and NAME; several connections move by --all --category PATH.")
     elif target is None:
@@ -450,11 +456,11 @@ def mv(
         _move(client, words, choice, where, yes=yes, dry_run=dry_run)
         return
     id = client.connection.find(words[0])
-    [one] = client.connection.info([id])
-    path = one.category if where is None else client.category.info([where])[0].name[1:]
-    moved = folded([*one.name[:-1], name or one.name[-1]])
-    row = (qualified(one), "/".join([*path, *moved]))
-    _refuse_taken([(one.id, path, moved)], client)
+    [connection] = client.connection.info([id])
+    path = connection.category if where is None else client.category.info([where])[0].name[1:]
+    moved = folded([*connection.name[:-1], name or connection.name[-1]])
+    row = (qualified(connection), "/".join([*path, *moved]))
+    _refuse_taken([(connection.id, path, moved)], client)
     if agreed([row], "", yes=yes, dry_run=dry_run, asks=False):
         client.connection.update(id, name=name, category=where)
 
@@ -468,9 +474,9 @@ def _refuse_taken(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]],
     from connmgr.cli.declarative.plan import folded
 
     going = {id for id, *_ in moves}
-    taken = {(name.category, name.name): name.id for name in client.connection.names() if name.id not in going}
+    owners = {(name.category, name.name): name.id for name in client.connection.names() if name.id not in going}
     for id, category, path in moves:
-        other = taken.setdefault((folded(category), path), id)
+        other = owners.setdefault((folded(category), path), id)
         if other != id:
             raise Failure(
                 f"{visible('/'.join([*category, *path]))!r} is the name of another connection, {other}, and one name "
@@ -481,7 +487,7 @@ def _refuse_taken(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]],
 def _move(client: Client, words: tuple[str, ...], choice: Choice, where: str, *, yes: bool, dry_run: bool) -> None:
     """Move all chosen connections to the category ``where`` in one step."""
     path = client.category.info([where])[0].name[1:]
-    names = [name for name in chosen(client, words, choice).names if name.category != path]
+    names = [name for name in select_connections(client, words, choice).names if name.category != path]
     if not names:
         click.echo(f"All chosen connections are in {'/'.join(path)} already.", err=True)
         return
@@ -502,7 +508,7 @@ def rm(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool) 
     """
     require_some(selectors, choice)
     client = connect()
-    ids = [name.id for name in chosen(client, selectors, choice).names]
+    ids = [name.id for name in select_connections(client, selectors, choice).names]
     if not ids:
         click.echo("No connection is chosen.", err=True)
         return
@@ -519,7 +525,12 @@ def _going(client: Client, ids: Iterable[str]) -> list[tuple[str, str, str]]:
     over = {id: _over(stored, info) for id, info in stored.infos.items()}
     going = dict.fromkeys(ids, "")
     # It grows meanwhile, until nothing runs over what is in it.
-    for below in iter(lambda: next((one for one in over if one not in going and over[one] & going.keys()), ""), ""):
+    for below in iter(
+        lambda: next(
+            (candidate for candidate in over if candidate not in going and over[candidate] & going.keys()), ""
+        ),
+        "",
+    ):
         [at, *_] = over[below] & going.keys()
         going[below] = f"runs over {_name(stored, at)}"
     return [("remove", _name(stored, id), why) for id, why in going.items()]

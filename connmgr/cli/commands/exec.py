@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from connmgr.cli.connect import connect, raise_met
+from connmgr.cli.connect import connect, raise_error_of_front
 from connmgr.cli.exits import KILLED, NOT_RUN, ExecCommand, Failure
 from connmgr.cli.options import read_assignments
 from connmgr.cli.output import Duration, counted, json_option, print_json
@@ -24,15 +24,15 @@ from connmgr.cli.plain import StandardInput, ensure_shell, fed, has_input, run_t
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import (
     Choice,
-    Chosen,
     ConnectionName,
+    Selection,
     brief_option,
     check_brief,
     choosing,
-    chosen,
     jobs_option,
     reach,
     require_some,
+    select_connections,
 )
 from connmgr.cli.sessions import (
     BUSY_SECONDS,
@@ -47,7 +47,7 @@ from connmgr.cli.sessions import (
     sudo_option,
 )
 from connmgr.client import Client, ClientError, RawOutcome, RawResult
-from connmgr.client.names import named
+from connmgr.client.names import resolve_name
 from connmgr.client.repeat import Retry
 from connmgr.printable import gist, visible
 
@@ -62,8 +62,8 @@ class Target(ConnectionName):
     """A connection that is to run the command; the words after a single one, or after ``--``, are the command."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        begun = ctx.params["command"] is not None or (ctx.params["names"] and not ctx.params["everywhere"])
-        return [] if begun else super().shell_complete(ctx, param, incomplete)
+        has_command = ctx.params["command"] is not None or (ctx.params["names"] and not ctx.params["everywhere"])
+        return [] if has_command else super().shell_complete(ctx, param, incomplete)
 
 
 class _WithCommand(ExecCommand):
@@ -74,6 +74,7 @@ class _WithCommand(ExecCommand):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # click would take options of the command, such as those of `ls -l`, for connmgr's own.
         own, command = self._divided(ctx, args)
         rest = super().parse_args(ctx, own)
         ctx.params["command"] = None if command is None else tuple(command)
@@ -116,6 +117,7 @@ class _WithCommand(ExecCommand):
 
     def _parsed(self, ctx: click.Context, args: list[str], *, interspersed: bool) -> tuple[dict[str, Any], list[str]]:
         """Return the options in ``args``, and the other words: with ``interspersed`` all, else from the first on."""
+        # The parser takes this setting from the context when it is made.
         allowed, ctx.allow_interspersed_args = ctx.allow_interspersed_args, interspersed
         try:
             parser = self.make_parser(ctx)
@@ -274,7 +276,7 @@ def exec(
     jobs: int,
     brief: bool,
     as_json: bool,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Run a command in the shell of a connection. The shell is started if needed, and stays.
 
@@ -309,8 +311,8 @@ def exec(
     With --detach the command becomes a job: it runs on without this program, the daemon and the link to its machine.
     See `connmgr job`. With --all and --detach there is one job on each connection; `connmgr job wait` waits for them.
     """
-    raise_met()
-    options = ExecOptions(**given)
+    raise_error_of_front()
+    options = ExecOptions(**flags)
     options.check(choice)
     check_brief(brief=brief, everywhere=options.everywhere, as_json=as_json)
     targets, words = _targets_and_words(options, names, command, choice)
@@ -321,7 +323,7 @@ def exec(
     script = _read_script(options, words)
     request |= _whole_input(options, choice) if options.everywhere or options.detach else {}
     if options.everywhere:
-        selected = chosen(client, targets, choice, usage="shell")
+        selected = select_connections(client, targets, choice, usage="shell")
         _run_on_all(client, selected, options, request, script, jobs, as_json=as_json, brief=brief)
         return
     connection = reach(client, targets[0], store=options.store)
@@ -353,15 +355,15 @@ def _targets_and_words(
     lacks_words = options.saved is not None or options.script is not None
     if options.everywhere:
         if command is None and not lacks_words:
-            shown = shlex.join(names) or "GLOB..."
+            example = shlex.join(names) or "GLOB..."
             raise click.UsageError(
                 "With --all write -- between the connections and the command, as in "
-                f"`connmgr exec --all {shown} -- COMMAND...`."
+                f"`connmgr exec --all {example} -- COMMAND...`."
             )
         require_some(names, choice)
     else:
-        if choice.given:
-            raise click.UsageError(f"Only with --all: {', '.join(choice.given)}.")
+        if choice.options:
+            raise click.UsageError(f"Only with --all: {', '.join(choice.options)}.")
         if len(names) > 1:
             raise click.UsageError(f"For several connections write `connmgr exec --all {shlex.join(names)} -- …`.")
         if not names:
@@ -374,7 +376,7 @@ def _targets_and_words(
 def _refuse_connections(client: Client, targets: Sequence[str]) -> None:
     """Raise UsageError if the words before a ``--`` are all connections, so that the command is only what follows."""
     words = click.get_current_context().meta.get(_BEFORE_MARK, ())
-    if words and all(named(client.connection, word) for word in words):
+    if words and all(resolve_name(client.connection, word) for word in words):
         everyone = shlex.join([*targets, *words])
         raise click.UsageError(f"For several connections write `connmgr exec --all {everyone} -- …`.")
 
@@ -402,7 +404,7 @@ def _whole_input(options: ExecOptions, choice: Choice) -> dict[str, Any]:
 
 def _run_on_all(
     client: Client,
-    selected: Chosen,
+    selected: Selection,
     options: ExecOptions,
     request: dict[str, Any],
     script: Script | None,
@@ -472,8 +474,8 @@ _EFFECTS = {"allow": "would run", "ask": "would wait for an approval", "deny": "
 
 def _print_decision(client: Client, request: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the daemon's decision about a request to ``/shell/exec``; exit with 125 unless it would run."""
-    given = {name: value for name, value in request.items() if value is not None}
-    decision = client.post("/token/check", path="/shell/exec", request=given)
+    members = {name: value for name, value in request.items() if value is not None}
+    decision = client.post("/token/check", path="/shell/exec", request=members)
     if as_json:
         print_json(decision)
     else:
@@ -609,6 +611,7 @@ def _script_result(client: Client, script: Script, id: str, options: dict[str, A
     if options.pop("fresh", False):
         with own_session(client, id) as session:
             return _script_result(client, script, id, {**options, "session": session})
+    # The shell must run before the file is put beside it, and it may have been lost before: that is said once.
     restarted = client.shell.ensure(id, session=options["session"])
     with script.placed(client, id, options["session"]) as argv:
         result = client.shell.exec_bytes(id, argv=argv, **options)
@@ -623,6 +626,7 @@ GIST_CHARACTERS = 100
 
 def _broadcast(client: Client, ids: list[str], options: dict[str, Any]) -> Iterator[ExecOutcome]:
     """Yield the outcome on each connection; if the answer breaks off, the missing ones get its error."""
+    # The daemon takes so many connections with a request; each batch begins when the one before has ended.
     pending = iter(ids)
     while batch := dict.fromkeys(islice(pending, CONNECTIONS_PER_REQUEST)):
         start = time.monotonic()

@@ -74,7 +74,7 @@ def add(
         raise click.UsageError("Give one of --ansible, --file and a command after --.")
     client = connect()
     through = None if gateway is None else client.connection.find(gateway)
-    given = {
+    values = {
         # A list of hosts has a comma, and is not a path.
         "ansible": ansible if ansible is None or "," in ansible else _path(ansible),
         "file": None if file is None else _path(file),
@@ -84,7 +84,7 @@ def add(
         "category": None if category is None else list(category_path(client, category)),
         "defaults": HostDefaults(user=user, port=port, key_file=key_file, gateway=through),
     }
-    fields = {field: value for field, value in given.items() if value is not None}
+    fields = {field: value for field, value in values.items() if value is not None}
     _show(client.inventories.add(name, replace=replace, dry_run=dry_run, **fields), dry_run=dry_run, as_json=as_json)
 
 
@@ -121,23 +121,23 @@ def _path(text: str) -> str:
     return str(Path(text).expanduser().absolute())
 
 
-def _hosts(one: InventoryInfo) -> str:
-    return counted(one.hosts, "host") + (f", {one.vanished} vanished" if one.vanished else "")
+def _hosts(inventory: InventoryInfo) -> str:
+    return counted(inventory.hosts, "host") + (f", {inventory.vanished} vanished" if inventory.vanished else "")
 
 
-def _renewed(one: InventoryInfo) -> str:
-    if one.error is not None:
-        return f"failed: {visible(one.error)}"
-    was = "never renewed" if one.renewed is None else f"renewed {ago(one.renewed)}"
-    if one.next is None:
+def _renewed(inventory: InventoryInfo) -> str:
+    if inventory.error is not None:
+        return f"failed: {visible(inventory.error)}"
+    was = "never renewed" if inventory.renewed is None else f"renewed {ago(inventory.renewed)}"
+    if inventory.next is None:
         return was
-    return f"{was}, next in {lasting(max(0.0, (one.next - datetime.now(timezone.utc)).total_seconds()))}"
+    return f"{was}, next in {lasting(max(0.0, (inventory.next - datetime.now(timezone.utc)).total_seconds()))}"
 
 
-def _source(one: InventoryInfo) -> str:
-    if one.command is not None:
-        return shlex.join(one.command)
-    return f"ansible {one.ansible}" if one.ansible is not None else str(one.file)
+def _source(inventory: InventoryInfo) -> str:
+    if inventory.command is not None:
+        return shlex.join(inventory.command)
+    return f"ansible {inventory.ansible}" if inventory.ansible is not None else str(inventory.file)
 
 
 def _show(changes: InventoryChanges, *, dry_run: bool, as_json: bool) -> None:
@@ -146,8 +146,8 @@ def _show(changes: InventoryChanges, *, dry_run: bool, as_json: bool) -> None:
         return
     lists = ("added", "changed", "vanished", "returned")
     print_table([(name, _names(getattr(changes, name))) for name in lists if getattr(changes, name)])
-    for one in changes.left_out:
-        click.echo(f"left out: {visible(one.host)}: {visible(one.reason)}", err=True)
+    for host in changes.left_out:
+        click.echo(f"left out: {visible(host.host)}: {visible(host.reason)}", err=True)
     click.echo(f"{counted(changes.hosts, 'host')}." + (" Nothing was changed: --dry-run." if dry_run else ""), err=True)
 
 

@@ -22,7 +22,7 @@ from connmgr.cli.exits import FAILED, NOT_FOUND, NOT_RUN, TIMED_OUT, ExecCommand
 from connmgr.cli.options import Group
 from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, print_list, print_table
 from connmgr.cli.plain import ensure_shell
-from connmgr.cli.selection import MAX_COMPLETIONS, Chosen, ConnectionName, offered, on_matching
+from connmgr.cli.selection import MAX_COMPLETIONS, ConnectionName, Selection, offered, on_matching
 from connmgr.cli.sessions import own_session, shell_label
 from connmgr.client import Client, ClientError
 from connmgr.client.names import (
@@ -85,8 +85,8 @@ def ls(pattern: str, states: tuple[str, ...], *, everyone: bool, as_json: bool) 
     are listed that wait for input; the others are counted at the end. --json prints all of them.
     """
     client = connect()
-    wanted: dict[str, Any] = {"states": list(states)} if states else {}
-    answers = on_matching(client, pattern, client.post("/job/query", **wanted)["jobs"])
+    filters: dict[str, Any] = {"states": list(states)} if states else {}
+    answers = on_matching(client, pattern, client.post("/job/query", **filters)["jobs"])
     if as_json:
         print_json(answers)
         return
@@ -94,23 +94,23 @@ def ls(pattern: str, states: tuple[str, ...], *, everyone: bool, as_json: bool) 
 
     infos = [JobInfo.read(answer) for answer in answers]
     infos, others = (infos, []) if everyone else _without_others(client, infos)
-    paths = {one.id: one.path for one in client.connection.info(sorted({one.connection for one in infos}))}
+    paths = {info.id: info.path for info in client.connection.info(sorted({info.connection for info in infos}))}
     if infos:
-        rows = [(one.id, one.name or "-", paths[one.connection], outcome(one), *_details(one)) for one in infos]
+        rows = [(info.id, info.name or "-", paths[info.connection], outcome(info), *_details(info)) for info in infos]
         print_table(rows)
     if others:
-        under_way = sum(one.state in UNDER_WAY for one in others)
+        under_way = sum(info.state in UNDER_WAY for info in others)
         click.echo(f"Jobs of tokens: {len(others)}, {under_way} under way. --all lists them.", err=True)
 
 
 def _without_others(client: Client, infos: list[JobInfo]) -> tuple[list[JobInfo], list[JobInfo]]:
     """Return the jobs to list, and those that other tokens than the caller's have started and that ask for nothing."""
-    if not any(one.token for one in infos):
+    if not any(info.token for info in infos):
         return infos, []
     own = client.token.info().id
-    others = [one for one in infos if one.token not in (None, own) and one.waiting is None]
-    left_out = {one.id for one in others}
-    return [one for one in infos if one.id not in left_out], others
+    others = [info for info in infos if info.token not in (None, own) and info.waiting is None]
+    left_out = {info.id for info in others}
+    return [info for info in infos if info.id not in left_out], others
 
 
 @job.command(name="info")
@@ -126,20 +126,23 @@ def info(name: str, *, as_json: bool) -> None:
         return
     from connmgr.client.jobs import JobInfo
 
-    one = JobInfo.read(answer)
+    details = JobInfo.read(answer)
     rows = [
-        ("uuid", one.id),
-        ("name", one.name),
-        ("key", one.key),
-        ("connection", client.connection.info([one.connection])[0].path),
-        ("session", None if one.session is None else shell_label(one.session)),
-        ("command", one.text),
-        ("state", outcome(one)),
-        ("waits for", " / ".join(one.waiting.lines[-3:]) if one.waiting is not None and one.waiting.lines else None),
-        ("begun", ago(one.created)),
-        ("ended", None if one.ended is None else ago(one.ended)),
-        ("kept for", lasting(one.keep)),
-        ("input", "open" if one.stdin_open else None),
+        ("uuid", details.id),
+        ("name", details.name),
+        ("key", details.key),
+        ("connection", client.connection.info([details.connection])[0].path),
+        ("session", None if details.session is None else shell_label(details.session)),
+        ("command", details.text),
+        ("state", outcome(details)),
+        (
+            "waits for",
+            " / ".join(details.waiting.lines[-3:]) if details.waiting is not None and details.waiting.lines else None,
+        ),
+        ("begun", ago(details.created)),
+        ("ended", None if details.ended is None else ago(details.ended)),
+        ("kept for", lasting(details.keep)),
+        ("input", "open" if details.stdin_open else None),
     ]
     print_table([(title, value) for title, value in rows if value is not None])
 
@@ -208,14 +211,14 @@ def wait(names: tuple[str, ...], file: IO[str] | None, *, everywhere: bool, as_j
     if as_json:
         job.wait(retry_timeout=math.inf, on_retry=_tell)
         print_json(client.post("/job/info", job=job.id))
-    one = job.info()
-    if one.ended is None:
-        one = job.wait(retry_timeout=math.inf, on_retry=_tell)
-    if one.state == "timed_out":
+    info = job.info()
+    if info.ended is None:
+        info = job.wait(retry_timeout=math.inf, on_retry=_tell)
+    if info.state == "timed_out":
         raise click.exceptions.Exit(TIMED_OUT)
-    if one.exit_code is None:
-        raise Failure(f"The job's exit code is unknown: it is {one.state}.", NOT_RUN)
-    raise click.exceptions.Exit(one.exit_code)
+    if info.exit_code is None:
+        raise Failure(f"The job's exit code is unknown: it is {info.state}.", NOT_RUN)
+    raise click.exceptions.Exit(info.exit_code)
 
 
 @job.command(name="input")
@@ -260,9 +263,9 @@ def kill(name: str, signal: str, grace: float) -> None:
 def rm(names: tuple[str, ...], *, force: bool) -> None:
     """Remove jobs that have ended, on their machines too."""
     client = connect()
-    jobs = {one.id: one for one in (find_job(client, name) for name in names)}
-    for one in jobs.values():
-        one.remove(force=force)
+    jobs = {job.id: job for job in (find_job(client, name) for name in names)}
+    for job in jobs.values():
+        job.remove(force=force)
 
 
 def _so_far(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
@@ -277,7 +280,7 @@ def _so_far(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
 
 
 def _followed(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
-    # A job or daemon that is not there now is not waited for.
+    # Asked once without patience: --follow waits for a daemon that goes away, not for one that was never there.
     job.info()
     return job.stream(stdout, stderr, retry_timeout=math.inf, on_retry=_tell)
 
@@ -286,8 +289,8 @@ def _tell(error: ClientError) -> None:
     click.echo(f"connmgr: {visible(error.message)} Waiting.", err=True)
 
 
-def _details(one: JobInfo) -> tuple[str, str]:
-    return ago(one.created), gist(one.text)
+def _details(info: JobInfo) -> tuple[str, str]:
+    return ago(info.created), gist(info.text)
 
 
 DOCTOR_SECONDS = 5.0
@@ -335,7 +338,7 @@ def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int
         try:
             shells = client.daemon.status().sessions
             open_now = dict.fromkeys(shell.connection for shell in shells if shell.state != "lost")
-            paths = {one.id: one.path for one in client.connection.info(list(open_now))}
+            paths = {connection.id: connection.path for connection in client.connection.info(list(open_now))}
         except ClientError:
             return {}, 0, 0
         for id, path in paths.items():
@@ -357,31 +360,33 @@ def find_job(client: Client, name: str, *, reads: bool = False) -> Job:
         return client.jobs.get(name.lower())
     matches = client.jobs.query(name=name) if is_text(name) else []
     if not matches and reads:
-        every = {one.id: one for one in client.jobs.query()}
+        every = {info.id: info for info in client.jobs.query()}
         matches = [every[id] for id in with_beginning(every, name)]
     if len(matches) == 1:
         return client.jobs.get(matches[0].id)
     if not matches:
-        times = Counter(one.name for one in client.jobs.query() if one.name) if is_text(name) else {}
-        hint = did_you_mean(name, {one: one for one, number in times.items() if number == 1})
+        times = Counter(info.name for info in client.jobs.query() if info.name) if is_text(name) else {}
+        hint = did_you_mean(name, {text: text for text, number in times.items() if number == 1})
         raise Failure(f"No job is called {name!r}.{hint} `connmgr job ls` lists them.", NOT_FOUND)
     raise Failure(_ambiguous(name, matches), NOT_FOUND)
 
 
-def outcome(one: JobInfo) -> str:
+def outcome(info: JobInfo) -> str:
     """Return the state of a job in a few words, such as ``exited 3``."""
-    words = [one.state if one.waiting is None else "waiting for input"]
-    if one.exit_code is not None:
-        words.append(str(one.exit_code))
-    if one.stale and one.ended is None:
+    words = [info.state if info.waiting is None else "waiting for input"]
+    if info.exit_code is not None:
+        words.append(str(info.exit_code))
+    if info.stale and info.ended is None:
         words.append("(seen last)")
     return " ".join(words)
 
 
 def _ambiguous(name: str, matches: list[JobInfo]) -> str:
     # The newest job is the most likely one.
-    shown = matches[: -MAX_CANDIDATES - 1 : -1]
-    lines = [f"  {one.id}  {visible(one.name or '')}  {outcome(one)}, begun {ago(one.created)}" for one in shown]
+    candidates = matches[: -MAX_CANDIDATES - 1 : -1]
+    lines = [
+        f"  {info.id}  {visible(info.name or '')}  {outcome(info)}, begun {ago(info.created)}" for info in candidates
+    ]
     if len(matches) > len(lines):
         lines.append(f"  and {len(matches) - len(lines)} more")
     return "\n".join([f"{name!r} may be any of {len(matches)} jobs:", *lines])
@@ -389,8 +394,8 @@ def _ambiguous(name: str, matches: list[JobInfo]) -> str:
 
 def _names(client: Client, incomplete: str) -> list[str]:
     infos = client.jobs.query()
-    times = Counter(one.name for one in infos)
-    names = sorted(one.name if one.name and times[one.name] == 1 else one.id for one in infos)
+    times = Counter(info.name for info in infos)
+    names = sorted(info.name if info.name and times[info.name] == 1 else info.id for info in infos)
     return [name for name in names if name.startswith(incomplete)][:MAX_COMPLETIONS]
 
 
@@ -436,19 +441,19 @@ def wait_for_all(
     failed, ids = _read(file) if file is not None else ([], [])
     ids += [id for name in names for id in (_all_called(client, name) if everywhere else [find_job(client, name).id])]
     verdicts = []
-    for one in (*failed, *_ends(client, list(dict.fromkeys(ids)))):
-        verdicts.append(one.verdict)
+    for end in (*failed, *_ends(client, list(dict.fromkeys(ids)))):
+        verdicts.append(end.verdict)
         if as_json:
-            print_json(_object(one), indent=None)
+            print_json(_object(end), indent=None)
         else:
-            click.echo(_line(client, one))
+            click.echo(_line(client, end))
     sum_up(verdicts, len(verdicts), time.monotonic() - began, noun="job")
 
 
 def _all_called(client: Client, name: str) -> list[str]:
     if is_uuid(name):
         return [name.lower()]
-    ids = [one.id for one in client.jobs.query() if name in (one.name, one.key)]
+    ids = [info.id for info in client.jobs.query() if name in (info.name, info.key)]
     if not ids:
         raise Failure(f"No job has the name or key {name!r}. `connmgr job ls` lists them.", NOT_FOUND)
     return ids
@@ -459,7 +464,7 @@ def _read(lines: Iterable[str]) -> tuple[list[Ended], list[str]]:
     failed, ids = [], []
     for number, line in enumerate(lines, 1):
         try:
-            # Of `exec --all --detach --json`.
+            # A line of `exec --all --detach --json`; without --json the uuid is the last one in the line.
             content = json.loads(line)
             if "error" in content:
                 failed.append(
@@ -471,7 +476,7 @@ def _read(lines: Iterable[str]) -> tuple[list[Ended], list[str]]:
             if (start := _failed_start(line)) is not None:
                 failed.append(start)
                 continue
-            uuids = [one[0] for one in re.finditer(UUID, line)]
+            uuids = [match[0] for match in re.finditer(UUID, line)]
             if line.strip() and not uuids:
                 raise Failure(f"--from: line {number} has no uuid of a job: {visible(line.strip())}") from None
             ids += [uuid.lower() for uuid in uuids[-1:]]
@@ -503,20 +508,20 @@ def _ends(client: Client, ids: Sequence[str]) -> Iterator[Ended]:
     return in_threads(client, ids, end, WAITS)
 
 
-def _object(one: Ended) -> dict[str, Any]:
-    if one.raw is not None:
-        return one.raw
-    code, message = one.error or ("unknown", "")
-    about = {"job": one.job} if one.job else {"job": None, "name": one.name}
+def _object(end: Ended) -> dict[str, Any]:
+    if end.raw is not None:
+        return end.raw
+    code, message = end.error or ("unknown", "")
+    about = {"job": end.job} if end.job else {"job": None, "name": end.name}
     return {**about, "error": {"code": code, "message": message}}
 
 
-def _line(client: Client, one: Ended) -> str:
-    if one.info is None:
-        code, message = one.error or ("unknown", "")
-        return f"{visible(one.job or one.name)}  {code}  {visible(message)}"
-    path = client.connection.info([one.info.connection])[0].path
-    return f"{one.job}  {visible(path)}  {outcome(one.info)}"
+def _line(client: Client, end: Ended) -> str:
+    if end.info is None:
+        code, message = end.error or ("unknown", "")
+        return f"{visible(end.job or end.name)}  {code}  {visible(message)}"
+    path = client.connection.info([end.info.connection])[0].path
+    return f"{end.job}  {visible(path)}  {outcome(end.info)}"
 
 
 def start_job(client: Client, connection: str, path: str, /, *, fresh: bool, as_json: bool, **options: Any) -> None:
@@ -531,7 +536,7 @@ def start_job(client: Client, connection: str, path: str, /, *, fresh: bool, as_
 
 def start_everywhere(
     client: Client,
-    chosen: Chosen,
+    selection: Selection,
     options: dict[str, Any],
     jobs: int,
     *,
@@ -543,7 +548,7 @@ def start_everywhere(
     """
     from connmgr.cli.fan_out import in_threads, report
 
-    labels = {id: visible(name) for id, name in telling(chosen.names).items()}
+    labels = {id: visible(name) for id, name in telling(selection.names).items()}
     sudo = options.pop("sudo")
 
     def start(own: Client, id: str) -> Started:
@@ -558,7 +563,7 @@ def start_everywhere(
             _warn(started, labels[started.connection])
             yield started
 
-    report(client, chosen, sudo, work, as_json=as_json, brief=True)
+    report(client, selection, sudo, work, as_json=as_json, brief=True)
 
 
 class Started(NamedTuple):
@@ -608,9 +613,9 @@ def _start(
         from connmgr.client.jobs import OPEN
 
         more["stdin"] = OPEN
-    with own_session(client, connection) if fresh else nullcontext(session) as used:
-        ensure_shell(client, connection, used, path)
-        started = client.jobs.start(connection, session=used, **more)
+    with own_session(client, connection) if fresh else nullcontext(session) as shell_session:
+        ensure_shell(client, connection, shell_session, path)
+        started = client.jobs.start(connection, session=shell_session, **more)
     return Started(connection, started.id, started.warning)
 
 

@@ -17,7 +17,7 @@ import click
 
 from connmgr import __version__, paths
 from connmgr.cli.commands.mcp_clients import Entry, McpClient, NotMergeableError, mcp_clients
-from connmgr.cli.commands.rights import DAY, MAX_DAYS, report_unmatched, token_options, wanted
+from connmgr.cli.commands.rights import DAY, MAX_DAYS, report_unmatched, token_members, token_options
 from connmgr.cli.connect import clients_by_token, connect, named_credential, program, way_to_daemon
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import Duration, write_private
@@ -139,12 +139,12 @@ def _load() -> None:
 
 def _approver(path: str | None) -> Approver | None:
     # click takes an empty variable for one that is not set.
-    named = os.environ.get(APPROVER_VARIABLE) if path is None else path
-    if named is None:
+    file = os.environ.get(APPROVER_VARIABLE) if path is None else path
+    if file is None:
         return None
     from connmgr.mcp.approval import Approver
 
-    client = clients_by_token(DECIDE_SECONDS)(read_token(named, "" if path is not None else APPROVER_VARIABLE))
+    client = clients_by_token(DECIDE_SECONDS)(read_token(file, "" if path is not None else APPROVER_VARIABLE))
     click.get_current_context().call_on_close(client.close)
     return Approver(client)
 
@@ -207,7 +207,7 @@ def _place_options(command: Command) -> Command:
 )
 @token_options
 def install(
-    client: str, file: Path | None, name: str, *, write: bool, expires: float, approve_here: bool, **given: Any
+    client: str, file: Path | None, name: str, *, write: bool, expires: float, approve_here: bool, **flags: Any
 ) -> None:
     """Create a token for an agent, and print the configuration of its client.
 
@@ -215,31 +215,32 @@ def install(
     run anything on them, and read and write files. Repeat the command for a new token; the old one is revoked. The
     server is started once as the client will start it; if it does not answer, nothing is configured.
     """
-    if not (given["only"] or given["category"]):
+    if not (flags["only"] or flags["category"]):
         raise click.UsageError("Say which connections the agent sees: --only 'web*', or --only '*' for all.")
-    rights = _rights(given)
+    rights = _rights(flags)
     if approve_here and not any("ask" in rule.values() for rule in rights["rules"] if isinstance(rule, dict)):
         raise click.UsageError("--approve-here decides about what rules ask: add --ask, or --rules with such rules.")
-    one = _client(client)
-    target = file or one.file
-    kept = _token_file(client, name)
+    mcp_client = _client(client)
+    target = file or mcp_client.file
+    token_file = _token_file(client, name)
     options, environment = way_to_daemon()
     words = program()
     decider = _approver_file(client, name)
     decides = ["--approver-token-file", str(decider)] if approve_here else []
-    entry = Entry(words[0], [*words[1:], "mcp", *options, "--token-file", str(kept), *decides], environment)
+    entry = Entry(words[0], [*words[1:], "mcp", *options, "--token-file", str(token_file), *decides], environment)
     _require_sdk()
     content = _content(target) if write else ""
-    # First merge, so that an unfit file is reported before a token is created.
-    changed = _merged(one, target, content, name, entry)
+    # The order matters: nothing that exists is touched before the new server has answered. First the file is merged in
+    # memory, so that one that cannot be changed is reported before a token is created.
+    changed = _merged(mcp_client, target, content, name, entry)
     daemon = connect()
-    tokens = {kept: daemon.post("/token/create", name=_titled(client, name), expires=expires, **rights)}
-    created = tokens[kept]
+    tokens = {token_file: daemon.post("/token/create", name=_titled(client, name), expires=expires, **rights)}
+    created = tokens[token_file]
     report_unmatched(daemon, rights)
     try:
         if approve_here:
             approver = {"name": f"{_titled(client, name)}-approver", "expires": expires, "scopes": [DECIDES]}
-            tokens[decider] = daemon.post("/token/create", **approver, **_sight(given))
+            tokens[decider] = daemon.post("/token/create", **approver, **_sight(flags))
         for file, token in tokens.items():
             write_private(_draft(file), f"{token['token']}\n")
         _try(entry, {str(file): str(_draft(file)) for file in tokens})
@@ -249,31 +250,32 @@ def install(
             _draft(file).unlink(missing_ok=True)
             _revoke(daemon, token["id"])
         raise
+    # Now nothing can fail that would leave the client without a working token.
     for file in tokens:
         _replace_token(daemon, file)
     if not approve_here:
         _withdraw(decider)
-    place = f"Its token {created['id'][:8]} is in {kept}, until {created['expires']}."
+    place = f"Its token {created['id'][:8]} is in {token_file}, until {created['expires']}."
     if not write:
-        click.echo(one.form.shown(name, entry), nl=False)
-        click.echo(f"{one.title} reads this from {target}; --write puts it there. {place}", err=True)
+        click.echo(mcp_client.form.render(name, entry), nl=False)
+        click.echo(f"{mcp_client.title} reads this from {target}; --write puts it there. {place}", err=True)
         return
     _replace(target, content, changed)
-    click.echo(f"{target} has the server {name}: start {one.title} anew. {place}")
+    click.echo(f"{target} has the server {name}: start {mcp_client.title} anew. {place}")
 
 
 @mcp.command()
 @_place_options
 def uninstall(client: str, file: Path | None, name: str) -> None:
     """Revoke the token that was created for an agent, and remove the server from its client's configuration."""
-    one = _client(client)
-    target = file or one.file
-    kept = _token_file(client, name)
-    for token in (kept, _approver_file(client, name)):
+    mcp_client = _client(client)
+    target = file or mcp_client.file
+    token_file = _token_file(client, name)
+    for token in (token_file, _approver_file(client, name)):
         if former := _withdraw(token):
             click.echo(f"The token {former[:8]} is revoked.")
     content = _content(target)
-    changed = _merged(one, target, content, name, None)
+    changed = _merged(mcp_client, target, content, name, None)
     if changed != content:
         _replace(target, content, changed)
         click.echo(f"{target} no longer has the server {name}.")
@@ -295,17 +297,17 @@ def _approver_file(client: str, name: str) -> Path:
     return _token_file(client, name).with_suffix(".approver.token")
 
 
-def _rights(given: dict[str, Any]) -> dict[str, Any]:
+def _rights(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the rights of the token: those asked for or the default, and the scopes that the tools need for them."""
-    members = wanted(given)
-    asked = set(members["scopes"])
-    scopes = asked or (set() if members["rules"] else DEFAULT)
+    members = token_members(flags)
+    explicit = set(members["scopes"])
+    scopes = explicit or (set() if members["rules"] else DEFAULT)
     return {**members, "scopes": sorted({*scopes, *LOOKS, *({"job"} if scopes & RUNS else ())})}
 
 
-def _sight(given: dict[str, Any]) -> dict[str, Any]:
+def _sight(flags: dict[str, Any]) -> dict[str, Any]:
     return {
-        kind: list(given[option]) or ["*"] for kind, option in (("connections", "only"), ("categories", "category"))
+        kind: list(flags[option]) or ["*"] for kind, option in (("connections", "only"), ("categories", "category"))
     }
 
 
@@ -335,10 +337,10 @@ def _try(entry: Entry, drafts: Mapping[str, str]) -> None:
     command = [entry.command, *(drafts.get(word, word) for word in entry.arguments)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNMGR_")}
     client = {"name": "connmgr mcp install", "version": __version__}
-    asked = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
-    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}) + "\n"
+    parameters = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
+    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": parameters}) + "\n"
     try:
-        done = subprocess.run(  # noqa: S603 - this program itself
+        process = subprocess.run(  # noqa: S603 - this program itself
             command,
             input=request,
             capture_output=True,
@@ -358,9 +360,9 @@ def _try(entry: Entry, drafts: Mapping[str, str]) -> None:
             f"The server did not answer within {START_SECONDS:g} s, so no client is configured: `connmgr doctor` looks "
             "for the reason."
         ) from None
-    if not _is_answer(done.stdout):
-        said = visible(done.stderr.strip()[-MAX_SAID:] or f"exit code {done.returncode}", lines=True)
-        raise Failure(f"The server does not start, so no client is configured. It says: {said}")
+    if not _is_answer(process.stdout):
+        output = visible(process.stderr.strip()[-MAX_SAID:] or f"exit code {process.returncode}", lines=True)
+        raise Failure(f"The server does not start, so no client is configured. It says: {output}")
 
 
 def _is_answer(output: str) -> bool:

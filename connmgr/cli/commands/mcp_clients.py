@@ -31,7 +31,7 @@ class Entry:
 class Form(Protocol):
     """The format in which a client stores its servers."""
 
-    def shown(self, name: str, entry: Entry) -> str:
+    def render(self, name: str, entry: Entry) -> str:
         """Return the content of a file that has only this server."""
 
     def merged(self, text: str, name: str, entry: Entry | None) -> str:
@@ -48,8 +48,8 @@ class Json:
     key: str = "mcpServers"
     type: str | None = None
 
-    def shown(self, name: str, entry: Entry) -> str:
-        return self._written({self.key: {name: self._members(entry)}})
+    def render(self, name: str, entry: Entry) -> str:
+        return self._dump({self.key: {name: self._members(entry)}})
 
     def merged(self, text: str, name: str, entry: Entry | None) -> str:
         content = _object(text) if text.strip() else {}
@@ -59,10 +59,10 @@ class Json:
         if entry is not None:
             changed = {**servers, name: self._members(entry)}
         elif name in servers:
-            changed = {known: server for known, server in servers.items() if known != name}
+            changed = {other: server for other, server in servers.items() if other != name}
         else:
             return text
-        return self._written({**content, self.key: changed})
+        return self._dump({**content, self.key: changed})
 
     def _members(self, entry: Entry) -> dict[str, Any]:
         kind = {} if self.type is None else {"type": self.type}
@@ -70,7 +70,7 @@ class Json:
         return {**kind, "command": entry.command, "args": list(entry.arguments), **environment}
 
     @staticmethod
-    def _written(content: dict[str, Any]) -> str:
+    def _dump(content: dict[str, Any]) -> str:
         try:
             return json.dumps(content, indent=INDENT, ensure_ascii=False, allow_nan=False) + "\n"
         except ValueError as error:
@@ -79,10 +79,10 @@ class Json:
 
 def _object(text: str) -> dict[str, Any]:
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
+        result = dict(pairs)
+        if len(result) < len(pairs):
             raise NotMergeableError("it has a member twice")
-        return made
+        return result
 
     try:
         content = json.loads(text, object_pairs_hook=members)
@@ -99,7 +99,7 @@ class Toml:
 
     key: str
 
-    def shown(self, name: str, entry: Entry) -> str:
+    def render(self, name: str, entry: Entry) -> str:
         return self.merged("", name, entry)
 
     def merged(self, text: str, name: str, entry: Entry | None) -> str:
@@ -150,7 +150,7 @@ class Yaml:
 
     key: str
 
-    def shown(self, name: str, entry: Entry) -> str:
+    def render(self, name: str, entry: Entry) -> str:
         return f"{self.key}:\n{self._block(name, entry)}"
 
     def merged(self, text: str, name: str, entry: Entry | None) -> str:
@@ -161,17 +161,19 @@ class Yaml:
             expected, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
             if root is not None and not isinstance(root, yaml.MappingNode):
                 raise NotMergeableError("it is not a YAML mapping")
-            wanted: dict[str, Any] = {**(expected or {})}
-            servers = wanted.get(self.key) or {}
+            target: dict[str, Any] = {**(expected or {})}
+            servers = target.get(self.key) or {}
             if not isinstance(servers, dict):
                 raise NotMergeableError(f"its member {self.key} is not a mapping")
             if entry is None and name not in servers:
                 return text
-            wanted[self.key] = {known: one for known, one in servers.items() if known != name}
+            target[self.key] = {other: server for other, server in servers.items() if other != name}
             if entry is not None:
-                wanted[self.key][name] = self._members(name, entry)
+                target[self.key][name] = self._members(name, entry)
+            # PyYAML drops comments and quotes when it writes, so that lines are replaced instead, and what the new
+            # text means is compared with what it must mean.
             changed = self._changed(text, root, name, entry)
-            if {self.key: {}, **(yaml.safe_load(changed) or {})} != {self.key: {}, **wanted}:
+            if {self.key: {}, **(yaml.safe_load(changed) or {})} != {self.key: {}, **target}:
                 raise NotMergeableError(f"its {self.key} are not written as a block of mappings")
         except yaml.YAMLError as error:
             raise NotMergeableError(f"it is not YAML ({str(error).splitlines()[0]})") from error
@@ -182,14 +184,14 @@ class Yaml:
         lines = text.splitlines(keepends=True)
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
-        servers = next((one for key, one in root.value if key.value == self.key), None) if root is not None else None
+        servers = next((node for key, node in root.value if key.value == self.key), None) if root is not None else None
         pairs = servers.value if servers is not None and isinstance(servers.value, list) else []
         block = [] if entry is None else self._block(name, entry, pairs[0][0].start_mark.column if pairs else INDENT)
         if servers is None:
             return "".join([*lines, f"{self.key}:\n", *block])
-        found = next((pair for pair in pairs if pair[0].value == name), None)
-        if found is not None:
-            start, end = found[0].start_mark.line, _end_of(found[1], lines)
+        position = next((pair for pair in pairs if pair[0].value == name), None)
+        if position is not None:
+            start, end = position[0].start_mark.line, _end_of(position[1], lines)
             if len(pairs) == 1 and entry is None:
                 # A key without a value would be null.
                 lines[start - 1] = f"{lines[start - 1].rstrip()} {{}}\n"

@@ -88,7 +88,7 @@ _OPTIONS = (
 
 
 def token_options(command: Command) -> Command:
-    """Give a command the options for a token's rights; it passes its keyword arguments to :func:`wanted`."""
+    """Give a command the options for a token's rights; it passes its keyword arguments to :func:`token_members`."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -139,7 +139,7 @@ def create(
     lend_secrets: bool,
     lend_for: float | None,
     as_json: bool,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Create a token, and print it or write it into a file. It is never shown again.
 
@@ -152,7 +152,7 @@ def create(
         raise click.UsageError("--force needs --output.")
     if output is not None:
         check_new(output, force=force)
-    members = {**_lending(lend_for, is_wanted=lend_secrets), **wanted(given)}
+    members = {**_lending(lend_for, is_wanted=lend_secrets), **token_members(flags)}
     client = connect()
     created = client.token.create(name, expires, **members)
     report_unmatched(client, members)
@@ -166,7 +166,7 @@ def create(
         try:
             write_private(output, f"{created['token']}\n", replace=force)
         except Failure:
-            # Nobody has its text.
+            # Nobody has its text: it could not be used, and would only stand in the list.
             client.token.revoke(created["id"])
             raise
         place = f"it is in {visible(str(output))}"
@@ -188,15 +188,15 @@ def info(name: str | None, *, as_json: bool) -> None:
     own = client.post("/token/info") if name is None else None
     lists = own is None or "token.query" in own["actions"]
     tokens = client.token.query() if lists else []
-    one = own if own is not None else _token_of(tokens, str(name), reads=True)
-    below = [each for each in tokens if one["id"] is not None and _comes_from(each, one["id"], tokens)]
+    rights = own if own is not None else _token_of(tokens, str(name), reads=True)
+    below = [each for each in tokens if rights["id"] is not None and _comes_from(each, rights["id"], tokens)]
     if as_json:
-        print_json({**one, "descendants": [each["id"] for each in below]})
+        print_json({**rights, "descendants": [each["id"] for each in below]})
         return
-    if one["id"] is None:
+    if rights["id"] is None:
         click.echo("No token: this command authenticates as the owner, who may do everything.")
         return
-    print_table([(label, value) for label, value in _described(one, below) if value])
+    print_table([(label, value) for label, value in _described(rights, below) if value])
 
 
 @token.command(name="ls")
@@ -255,31 +255,31 @@ def lend(name: str, seconds: float | None, *, end: bool) -> None:
     if not end:
         _refuse_single_unlock("connmgr token lend")
     client = connect()
-    lent = client.token.lend(_token_id(client, name), seconds, end=end)["lent"]
-    click.echo(_loan(lent) if lent else "The token has no loan.", err=True)
+    loan = client.token.lend(_token_id(client, name), seconds, end=end)["lent"]
+    click.echo(_loan(loan) if loan else "The token has no loan.", err=True)
 
 
-def wanted(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of ``/token/create`` for the options ``given`` to a command.
+def token_members(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of ``/token/create`` for the options ``flags`` to a command.
 
     :raises click.BadParameter: a rule is malformed.
     :raises Failure: the file with rules cannot be read.
     """
-    rules = [_rule(effect, one) for effect, key in _EFFECTS for one in given[key]]
-    kinds = {one.partition(":")[0] for key in ("may", "ask") for one in given[key]} - {"text"}
-    # These tokens must be able to look up names of connections.
+    rules = [_rule(effect, rule) for effect, key in _EFFECTS for rule in flags[key]]
+    kinds = {rule.partition(":")[0] for key in ("may", "ask") for rule in flags[key]} - {"text"}
+    # Rules name connections, and whoever holds the token has to find them by their names first.
     of_rules = {KINDS[kind] for kind in kinds} | ({"connection.read"} if kinds else set())
     members: dict[str, Any] = {
-        "scopes": sorted({*given["scopes"], *of_rules}),
-        "rules": [*rules, *(_read_rules(given["rules_file"]) if given["rules_file"] else [])],
-        "connections": list(given["only"]) or ["*"],
-        "categories": list(given["category"]) or ["*"],
+        "scopes": sorted({*flags["scopes"], *of_rules}),
+        "rules": [*rules, *(_read_rules(flags["rules_file"]) if flags["rules_file"] else [])],
+        "connections": list(flags["only"]) or ["*"],
+        "categories": list(flags["category"]) or ["*"],
     }
     optional = {
-        "readOnly": given["read_only"],
-        "quotaPerDay": given["quota"],
-        "maxConcurrent": given["at_once"],
-        "from": list(given["networks"]),
+        "readOnly": flags["read_only"],
+        "quotaPerDay": flags["quota"],
+        "maxConcurrent": flags["at_once"],
+        "from": list(flags["networks"]),
     }
     return members | {key: value for key, value in optional.items() if value}
 
@@ -301,8 +301,8 @@ def report_unmatched(client: Client, members: dict[str, Any]) -> None:
         if error.code != "scope_denied":
             raise
         return
-    for option, one in unmatched:
-        click.echo(f"connmgr: {option} {shlex.quote(visible(one))} matches no connection now.", err=True)
+    for option, pattern in unmatched:
+        click.echo(f"connmgr: {option} {shlex.quote(visible(pattern))} matches no connection now.", err=True)
 
 
 def _rule(effect: str, text: str) -> dict[str, Any]:
@@ -368,8 +368,8 @@ def _refuse_single_unlock(what: str) -> None:
         )
 
 
-def _loan(lent: dict[str, Any]) -> str:
-    return f"It may use the secrets of {visible(lent['user'])} until {lent['until']}, or until connmgr vault lock."
+def _loan(loan: dict[str, Any]) -> str:
+    return f"It may use the secrets of {visible(loan['user'])} until {loan['until']}, or until connmgr vault lock."
 
 
 def _token_id(client: Client, name: str) -> str:
@@ -384,33 +384,33 @@ def _token_of(tokens: Sequence[dict[str, Any]], name: str, *, reads: bool = Fals
 
     :raises Failure: no token is meant, or several are.
     """
-    named = [one for one in tokens if name == one["name"] or name.lower() == one["id"]]
-    if not named and reads:
-        begins = with_beginning((one["id"] for one in tokens), name)
-        named = [one for one in tokens if one["id"] in begins]
-    found = [one for one in named if one["state"] == "valid"] or named
-    if len(found) == 1:
-        return found[0]
-    if found:
-        lines = [f"  {one['id']}  {one['state']}, until {one['expires']}" for one in found]
-        raise Failure("\n".join([f"{visible(name)!r} means {len(found)} tokens; give the uuid:", *lines]))
-    times = Counter(one["name"] for one in tokens if one["state"] == "valid") if is_text(name) else {}
-    hint = did_you_mean(name, {one: one for one, number in times.items() if number == 1})
+    matches = [token for token in tokens if name == token["name"] or name.lower() == token["id"]]
+    if not matches and reads:
+        begins = with_beginning((token["id"] for token in tokens), name)
+        matches = [token for token in tokens if token["id"] in begins]
+    candidates = [token for token in matches if token["state"] == "valid"] or matches
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        lines = [f"  {token['id']}  {token['state']}, until {token['expires']}" for token in candidates]
+        raise Failure("\n".join([f"{visible(name)!r} means {len(candidates)} tokens; give the uuid:", *lines]))
+    times = Counter(token["name"] for token in tokens if token["state"] == "valid") if is_text(name) else {}
+    hint = did_you_mean(name, {text: text for text, number in times.items() if number == 1})
     raise Failure(f"No token has the name or the uuid {visible(name)!r}.{hint} `connmgr token ls` lists them.")
 
 
-def _token_row(one: dict[str, Any]) -> tuple[str, ...]:
-    used = one["lastUsed"][:16].replace("T", " ") if one["lastUsed"] else "-"
+def _token_row(token: dict[str, Any]) -> tuple[str, ...]:
+    last_use = token["lastUsed"][:16].replace("T", " ") if token["lastUsed"] else "-"
     return (
-        one["id"],
-        one["name"],
-        one["state"],
-        one["expires"][:16].replace("T", " "),
-        used,
-        _filters(one["connections"]),
-        _filters(one["categories"]),
-        ",".join(one["scopes"]) or "no scopes",
-        _counted_rules(one["rules"]) + (f"; secrets of {one['lent']['user']}" if one["lent"] else ""),
+        token["id"],
+        token["name"],
+        token["state"],
+        token["expires"][:16].replace("T", " "),
+        last_use,
+        _filters(token["connections"]),
+        _filters(token["categories"]),
+        ",".join(token["scopes"]) or "no scopes",
+        _counted_rules(token["rules"]) + (f"; secrets of {token['lent']['user']}" if token["lent"] else ""),
     )
 
 
@@ -424,36 +424,36 @@ def _counted_rules(rules: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{effect} {number}" for effect, number in sorted(counts.items())) or "no rules"
 
 
-def _comes_from(one: dict[str, Any], ancestor: str, tokens: Sequence[dict[str, Any]]) -> bool:
+def _comes_from(token: dict[str, Any], ancestor: str, tokens: Sequence[dict[str, Any]]) -> bool:
     parents = {each["id"]: each["parent"] for each in tokens}
-    above = one["parent"]
+    above = token["parent"]
     while above is not None and above != ancestor:
         above = parents.get(above)
     return above is not None
 
 
-def _described(one: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    quota = one.get("quotaPerDay")
-    yield "name", str(one["name"])
-    yield "uuid", str(one["id"])
-    yield "state", str(one.get("state", ""))
-    yield "expires", str(one["expires"])
-    yield "created", str(one.get("created") or "")
-    yield "created with", f"the token {one['parent']}, whose limits apply too" if one.get("parent") else ""
-    yield "last used", str(one.get("lastUsed") or "")
-    yield "scopes", ", ".join(one["scopes"]) or "none: it may only ask about itself"
-    yield "connections", ", ".join(one["connections"]) or "none"
-    yield "categories", ", ".join(one["categories"]) or "none"
-    for number, rule in enumerate(one["rules"]):
+def _described(token: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    quota = token.get("quotaPerDay")
+    yield "name", str(token["name"])
+    yield "uuid", str(token["id"])
+    yield "state", str(token.get("state", ""))
+    yield "expires", str(token["expires"])
+    yield "created", str(token.get("created") or "")
+    yield "created with", f"the token {token['parent']}, whose limits apply too" if token.get("parent") else ""
+    yield "last used", str(token.get("lastUsed") or "")
+    yield "scopes", ", ".join(token["scopes"]) or "none: it may only ask about itself"
+    yield "connections", ", ".join(token["connections"]) or "none"
+    yield "categories", ", ".join(token["categories"]) or "none"
+    for number, rule in enumerate(token["rules"]):
         yield f"rule {number}", json.dumps(rule, ensure_ascii=False)
-    if not one["rules"]:
+    if not token["rules"]:
         yield "rules", "none: the scopes decide"
-    yield "read only", "yes: it may only look, and its commands run in a sandbox" if one.get("readOnly") else ""
-    yield "quota", f"{one.get('usedToday', 0)} of {quota} requests used today" if quota else "no limit per day"
-    if lent := one.get("lent"):
-        yield "secrets", f"those of {lent['user']}, until {lent['until']} or connmgr vault lock"
-    yield "at once", f"at most {one['maxConcurrent']} requests" if one.get("maxConcurrent") else "no limit"
-    yield "from", ", ".join(one.get("from") or ()) or "any address"
+    yield "read only", "yes: it may only look, and its commands run in a sandbox" if token.get("readOnly") else ""
+    yield "quota", f"{token.get('usedToday', 0)} of {quota} requests used today" if quota else "no limit per day"
+    if loan := token.get("lent"):
+        yield "secrets", f"those of {loan['user']}, until {loan['until']} or connmgr vault lock"
+    yield "at once", f"at most {token['maxConcurrent']} requests" if token.get("maxConcurrent") else "no limit"
+    yield "from", ", ".join(token.get("from") or ()) or "any address"
     for each in below:
         yield "descendant", f"{each['id']}  {each['name']}  {each['state']}"
 
@@ -540,11 +540,11 @@ def _word(text: str) -> Any:
     return {"text": text} if "{" in text or "}" in text else text
 
 
-def _parameter(given: str) -> tuple[str, dict[str, Any]]:
-    name, _, value = given.partition("=")
+def _parameter(text: str) -> tuple[str, dict[str, Any]]:
+    name, _, value = text.partition("=")
     kind, colon, rest = value.partition(":")
     if not colon or kind not in _KINDS:
-        raise click.BadParameter(f"{given!r} is not of the form NAME=KIND:VALUE, with KIND one of {', '.join(_KINDS)}.")
+        raise click.BadParameter(f"{text!r} is not of the form NAME=KIND:VALUE, with KIND one of {', '.join(_KINDS)}.")
     if kind == "integer":
         bounds = _RANGE.fullmatch(rest)
         if bounds is None:
@@ -555,12 +555,12 @@ def _parameter(given: str) -> tuple[str, dict[str, Any]]:
     return name, {kind: rest.split(",") if kind == "in" else rest}
 
 
-def _words(one: dict[str, Any]) -> str:
+def _words(command: dict[str, Any]) -> str:
     """Return the words of a command as ``save`` takes them."""
     import shlex
 
     words = (
-        word if isinstance(word, str) else word.get("text", f"{{{word.get('parameter')}}}") for word in one["argv"]
+        word if isinstance(word, str) else word.get("text", f"{{{word.get('parameter')}}}") for word in command["argv"]
     )
     return shlex.join(words)
 
@@ -646,30 +646,30 @@ def _decide_one(client: Client, name: str, verdict: _Verdict, *, as_json: bool) 
     """Show the approval ``name``, and decide about it: as told, or as a person answers on the terminal."""
     decided = verdict.is_one
     every = client.approval.query(["pending", "once", "granted", "denied"])
-    found = _approval_of(every, name, reads=not decided)
+    approval = _approval_of(every, name, reads=not decided)
     if not as_json:
-        click.echo("\n".join(described(found, f", {_asked_ago(found)} ({found['state']})")), err=decided)
+        click.echo("\n".join(described(approval, f", {_asked_ago(approval)} ({approval['state']})")), err=decided)
     if not decided and not as_json:
-        verdict = _ask(found.get("pattern"))
+        verdict = _ask(approval.get("pattern"))
     if verdict.is_one:
-        found = verdict.carry_out(client, found["approval"])
+        approval = verdict.carry_out(client, approval["approval"])
     if as_json:
-        print_json(found)
+        print_json(approval)
 
 
 def _watch(client: Client, *, notify: bool, as_json: bool) -> None:
     """Show the pending requests, and all that come; after events were missed, what is pending then."""
     asking = client.clone()
-    shown: set[str] = set()
+    ids: set[str] = set()
     for event in client.events([APPROVAL]):
         if event.kind == STREAM or event.change == "requested":
-            for one in asking.approval.query():
-                if one["approval"] not in shown:
-                    shown.add(one["approval"])
-                    _show_request(one, notify=notify, as_json=as_json)
-        elif event.id in shown and not as_json:
+            for approval in asking.approval.query():
+                if approval["approval"] not in ids:
+                    ids.add(approval["approval"])
+                    _show_request(approval, notify=notify, as_json=as_json)
+        elif event.id in ids and not as_json:
             click.echo(f"{event.id}  {event.state}")
-        elif event.id in shown:
+        elif event.id in ids:
             print_json({"approval": event.id, "state": event.state}, indent=None)
 
 
@@ -714,14 +714,14 @@ def _approval_of(approvals: list[dict[str, Any]], name: str, *, reads: bool) -> 
     :raises Failure: no approval is meant, or several are.
     """
     by_id = {approval["approval"]: approval for approval in approvals}
-    found = [name.lower()] if name.lower() in by_id else with_beginning(by_id, name)
-    if len(found) == 1 and (reads or found == [name.lower()]):
-        return by_id[found[0]]
-    if len(found) == 1:
-        raise Failure(f"To decide without seeing the request first, give the whole uuid: {found[0]}.", NOT_FOUND)
-    if found:
+    ids = [name.lower()] if name.lower() in by_id else with_beginning(by_id, name)
+    if len(ids) == 1 and (reads or ids == [name.lower()]):
+        return by_id[ids[0]]
+    if len(ids) == 1:
+        raise Failure(f"To decide without seeing the request first, give the whole uuid: {ids[0]}.", NOT_FOUND)
+    if ids:
         raise Failure(
-            "\n".join([f"{name!r} is the beginning of several uuids:", *(f"  {id}" for id in found)]), NOT_FOUND
+            "\n".join([f"{name!r} is the beginning of several uuids:", *(f"  {id}" for id in ids)]), NOT_FOUND
         )
     raise Failure(
         f"No approval has the uuid {name!r}, or one that begins with these digits (8 at least). `connmgr approve` "
@@ -745,11 +745,11 @@ def _ask(pattern: Mapping[str, Any] | None) -> _Verdict:
     return _Verdict(grant=Duration(DAY).convert(answer, None, None))
 
 
-def _asked_ago(one: Mapping[str, Any]) -> str:
-    return ago(datetime.fromisoformat(one["created"].replace("Z", "+00:00")))
+def _asked_ago(approval: Mapping[str, Any]) -> str:
+    return ago(datetime.fromisoformat(approval["created"].replace("Z", "+00:00")))
 
 
-def _request_gist(asked: Mapping[str, Any]) -> str:
-    what = asked.get("argv") or asked.get("command") or asked.get("path") or asked["action"]
+def _request_gist(request: Mapping[str, Any]) -> str:
+    what = request.get("argv") or request.get("command") or request.get("path") or request["action"]
     text = " ".join(map(quoted, what)) if isinstance(what, list) else quoted(str(what))
     return gist(text)

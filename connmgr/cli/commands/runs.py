@@ -30,7 +30,7 @@ from connmgr.cli.output import (
     print_table,
 )
 from connmgr.cli.plain import sent_environment
-from connmgr.cli.selection import Choice, choosing, chosen, require_some
+from connmgr.cli.selection import Choice, choosing, require_some, select_connections
 from connmgr.cli.sessions import WithSudo, fresh_option, session_of, session_option, sudo_option
 from connmgr.client import Client
 from connmgr.client.names import did_you_mean, is_pattern, is_uuid
@@ -67,7 +67,7 @@ class _Runs(Group):
     """Begins a run where no subcommand is named: ``connmgr run 'web*' -- uptime``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # A -- belongs to a command to run, even where a connection is called like a subcommand.
+        # `connmgr run stop -- uptime` runs uptime on the connection `stop`: only a command to run has a --.
         if args and args[0] not in ctx.help_option_names and (args[0] not in self.commands or _begins(args)):
             args = ["start", *args]
         return super().parse_args(ctx, args)
@@ -211,9 +211,9 @@ def start(
     require_some(selectors, choice)
     request = what_runs(command, script=script, as_argv=as_argv, saved=saved, facts=facts)
     client = connect()
-    selected = chosen(client, selectors, choice, usage="shell")
+    selected = select_connections(client, selectors, choice, usage="shell")
     ids = [name.id for name in selected.names]
-    given = {
+    fields = {
         **options,
         "env": read_assignments(env, "--env") or None,
         "session": session_of(session, fresh=fresh) if fresh or session is not None else None,
@@ -225,15 +225,15 @@ def start(
     if sudo is not None:
         from connmgr.contract.common import Elevate
 
-        given["elevate"] = Elevate(user=sudo)
-    begun = client.runs.start(connections=ids, **request, **{n: v for n, v in given.items() if v is not None})
-    if begun.run is None:
-        _show_plan(begun, as_json=as_json)
+        fields["elevate"] = Elevate(user=sudo)
+    answer = client.runs.start(connections=ids, **request, **{n: v for n, v in fields.items() if v is not None})
+    if answer.run is None:
+        _show_plan(answer, as_json=as_json)
         return
     if detach:
-        click.echo(begun.run)
+        click.echo(answer.run)
         return
-    _follow(client, begun.run, as_json=as_json)
+    _follow(client, answer.run, as_json=as_json)
 
 
 def what_runs(
@@ -265,19 +265,19 @@ def what_runs(
     return {"argv": list(words)} if as_argv else {"command": " ".join(words)}
 
 
-def _show_plan(begun: Any, *, as_json: bool) -> None:
+def _show_plan(answer: Any, *, as_json: bool) -> None:
     if as_json:
-        print_json(begun)
+        print_json(answer)
         return
-    names, at = list(begun.names or ()), 0
-    for number, size in enumerate(begun.waves, 1):
-        shown = names[at : at + size]
+    names, at = list(answer.names or ()), 0
+    for number, size in enumerate(answer.waves, 1):
+        part = names[at : at + size]
         at += size
-        rest = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
-        click.echo(f"wave {number}: {counted(size, 'target')}: {', '.join(map(visible, shown[:20]))}{rest}")
-    for id in begun.locked or ():
+        rest = f" and {len(part) - 20} more" if len(part) > 20 else ""
+        click.echo(f"wave {number}: {counted(size, 'target')}: {', '.join(map(visible, part[:20]))}{rest}")
+    for id in answer.locked or ():
         click.echo(f"locked: {id}: its secrets cannot be opened", err=True)
-    click.echo(f"Each command runs {'as a job' if begun.as_ == JOB else 'in a shell'}: {begun.why}.", err=True)
+    click.echo(f"Each command runs {'as a job' if answer.as_ == JOB else 'in a shell'}: {answer.why}.", err=True)
     click.echo("Nothing was begun: --dry-run.", err=True)
 
 
@@ -304,8 +304,8 @@ def ls(states: tuple[str, ...], *, as_json: bool) -> None:
     from connmgr.contract.run import RunInfo
 
     rows = [
-        (one.run, one.name or "-", one.state, _tally(one), ago(one.submitted), _command(one))
-        for one in map(RunInfo.read, answer)
+        (info.run, info.name or "-", info.state, _tally(info), ago(info.submitted), _command(info))
+        for info in map(RunInfo.read, answer)
     ]
     print_table(rows)
 
@@ -325,11 +325,11 @@ def show(name: str, states: tuple[str, ...], *, as_json: bool) -> None:
     """Show a run, and its targets in some states; by default those that did not succeed."""
     client = connect()
     info = find_run(client, name)
-    wanted = states or RETRIED
+    selection = states or RETRIED
     if as_json:
         from connmgr.contract.message import to_json
 
-        print_json({**to_json(info), "listed": list(client.runs.targets(info.run, wanted))})
+        print_json({**to_json(info), "listed": list(client.runs.targets(info.run, selection))})
         return
     rows = [
         ("uuid", info.run),
@@ -348,7 +348,7 @@ def show(name: str, states: tuple[str, ...], *, as_json: bool) -> None:
         ("daemons", ", ".join(info.daemons) or None),
     ]
     print_table([(title, value) for title, value in rows if value is not None])
-    listed = [_target_row(target) for target in client.runs.targets(info.run, wanted)]
+    listed = [_target_row(target) for target in client.runs.targets(info.run, selection)]
     if listed:
         click.echo()
         print_table(listed)
@@ -419,11 +419,11 @@ def stop(name: str, *, kill: bool) -> None:
 def retry(name: str, states: tuple[str, ...], *, detach: bool, as_json: bool) -> None:
     """Run the command again where it did not succeed, as a new run."""
     client = connect()
-    begun = client.runs.retry(find_run(client, name).run, states or RETRIED)
-    if detach or begun.run is None:
-        click.echo(begun.run)
+    answer = client.runs.retry(find_run(client, name).run, states or RETRIED)
+    if detach or answer.run is None:
+        click.echo(answer.run)
         return
-    _follow(client, begun.run, as_json=as_json)
+    _follow(client, answer.run, as_json=as_json)
 
 
 @run.command(name="rm")
@@ -442,13 +442,13 @@ def find_run(client: Client, name: str) -> RunInfo:
     if is_uuid(name):
         return client.runs.info(name.lower())
     runs = client.runs.query(limit=1000)
-    for one in runs:
-        if one.name == name:
-            return one
-    begun = [one for one in runs if UUID_START.match(name.lower()) and one.run.startswith(name.lower())]
-    if len(begun) == 1:
-        return begun[0]
-    names = {one.name: one.name for one in runs if one.name is not None}
+    for info in runs:
+        if info.name == name:
+            return info
+    matches = [info for info in runs if UUID_START.match(name.lower()) and info.run.startswith(name.lower())]
+    if len(matches) == 1:
+        return matches[0]
+    names = {info.name: info.name for info in runs if info.name is not None}
     raise Failure(f"No run is called {name!r}.{did_you_mean(name, names)} `connmgr run ls` lists them.", NOT_FOUND)
 
 
@@ -458,6 +458,7 @@ def _follow(client: Client, id: str, *, as_json: bool) -> None:
     try:
         with _drawing(client, id) if draws else _telling(id, quiet=as_json) as draw:
             while True:
+                # The wait ends early at the run's end, so that a short run is not half a second longer.
                 info = client.runs.wait(id, DRAW_SECONDS)
                 draw(info)
                 if info.state in ENDED:
@@ -545,10 +546,10 @@ def _drawing(client: Client, id: str) -> Iterator[Draw]:
         if info.reason:
             grid.add_row("", Text(visible(info.reason), "yellow"), "")
         grid.add_row("", Text(_tally(info)), "")
-        for one in running:
-            grid.add_row("", Text(visible(one.name or one.connection)), Text("runs", "dim"))
-        for one in failed:
-            grid.add_row("", Text(visible(one.name or one.connection), "red"), Text(_target_row(one)[-1]))
+        for target in running:
+            grid.add_row("", Text(visible(target.name or target.connection)), Text("runs", "dim"))
+        for target in failed:
+            grid.add_row("", Text(visible(target.name or target.connection), "red"), Text(_target_row(target)[-1]))
         return grid
 
     with Live(console=console, transient=True, auto_refresh=False) as live:
@@ -587,17 +588,17 @@ def _verdict(state: str, exit_code: int | None) -> str:
     return f"exit {exit_code}" if state == FAILED_STATE and exit_code is not None else state
 
 
-def _target_row(one: RunTarget) -> tuple[str, str, str]:
-    said = "" if one.error is None else str(one.error["message"])
-    text = said or one.stderr or one.stdout or ""
+def _target_row(target: RunTarget) -> tuple[str, str, str]:
+    message = "" if target.error is None else str(target.error["message"])
+    text = message or target.stderr or target.stdout or ""
     last = visible(text.strip().splitlines()[-1]) if text.strip() else ""
-    return (one.name or one.connection, _verdict(one.state, one.exit_code), last[:100])
+    return (target.name or target.connection, _verdict(target.state, target.exit_code), last[:100])
 
 
 def _print_groups(groups: Sequence[RunGroup]) -> None:
     """Print outputs as `connmgr exec --all` does."""
-    named = [(name or id) for group in groups for id, name in zip(group.connections, group.names, strict=True)]
-    with Gathered(named) as gathered:
+    names = [(name or id) for group in groups for id, name in zip(group.connections, group.names, strict=True)]
+    with Gathered(names) as gathered:
         for group in groups:
             message = "not begun" if group.state == STOPPED and group.error is None else ""
             message = message if group.error is None else str(group.error["message"])
@@ -710,9 +711,9 @@ def _selection(client: Client, selectors: Sequence[str], choice: Choice) -> dict
     [first, *others] = selectors
     if not others and is_pattern(first) and "/" not in first:
         return {**fields, "connectionFilter": first if first == "*" else f"**/{first}"}
-    names = chosen(client, selectors, choice, usage="shell").names
+    names = select_connections(client, selectors, choice, usage="shell").names
     click.echo(f"Each time goes to these {counted(len(names), 'connection')}; a GLOB without / chooses anew.", err=True)
-    return {"connections": [one.id for one in names]}
+    return {"connections": [name.id for name in names]}
 
 
 def _ahead(moment: datetime | None) -> str:
@@ -733,24 +734,24 @@ def list_schedules(*, as_json: bool) -> None:
     print_list(connect().schedules.query(), row, as_json=as_json)
 
 
-def _when(one: ScheduleInfo) -> str:
-    if one.every is not None:
-        return f"every {lasting(one.every)}"
-    return f"{one.cron} {one.timezone}"
+def _when(schedule: ScheduleInfo) -> str:
+    if schedule.every is not None:
+        return f"every {lasting(schedule.every)}"
+    return f"{schedule.cron} {schedule.timezone}"
 
 
-def _schedule_state(one: ScheduleInfo) -> str:
-    if one.paused is not None:
-        return f"paused: {one.paused}"
-    if one.next is None:
+def _schedule_state(schedule: ScheduleInfo) -> str:
+    if schedule.paused is not None:
+        return f"paused: {schedule.paused}"
+    if schedule.next is None:
         return "ended"
-    return f"{'overdue' if one.overdue else 'next'} {_ahead(one.next)}"
+    return f"{'overdue' if schedule.overdue else 'next'} {_ahead(schedule.next)}"
 
 
-def _last_run(one: ScheduleInfo) -> str:
-    if one.last_error is not None:
-        return f"not started: {one.last_error}"
-    return "-" if one.last_run is None else f"{one.last_state or 'removed'} {one.last_run[:8]}"
+def _last_run(schedule: ScheduleInfo) -> str:
+    if schedule.last_error is not None:
+        return f"not started: {schedule.last_error}"
+    return "-" if schedule.last_run is None else f"{schedule.last_state or 'removed'} {schedule.last_run[:8]}"
 
 
 @schedule.command(name="show")
@@ -758,32 +759,32 @@ def _last_run(one: ScheduleInfo) -> str:
 @json_option
 def show_schedule(name: str, *, as_json: bool) -> None:
     """Show a schedule: what it runs, where, when, and who is told."""
-    found = connect().schedules.query()
-    one = next((one for one in found if name in (one.name, one.schedule)), None)
-    if one is None:
-        near = did_you_mean(name, {one.name: one.name for one in found})
+    schedules = connect().schedules.query()
+    schedule = next((schedule for schedule in schedules if name in (schedule.name, schedule.schedule)), None)
+    if schedule is None:
+        near = did_you_mean(name, {other.name: other.name for other in schedules})
         raise Failure(f"No schedule is called {name!r}.{near} `connmgr schedule ls` lists them.", NOT_FOUND)
     if as_json:
-        print_json(one)
+        print_json(schedule)
         return
-    run = one.run
-    shown = {field: run[field] for field in _BESIDE if run.get(field)}
+    run = schedule.run
+    more = {field: run[field] for field in _BESIDE if run.get(field)}
     rows = [
-        ("uuid", one.schedule),
-        ("name", one.name),
-        ("fires", _when(one)),
-        ("state", _schedule_state(one)),
-        ("until", None if one.until is None else one.until.isoformat()),
-        ("jitter", lasting(one.jitter) if one.jitter else None),
-        ("overlap", one.overlap),
-        ("catch up", one.catch_up),
+        ("uuid", schedule.schedule),
+        ("name", schedule.name),
+        ("fires", _when(schedule)),
+        ("state", _schedule_state(schedule)),
+        ("until", None if schedule.until is None else schedule.until.isoformat()),
+        ("jitter", lasting(schedule.jitter) if schedule.jitter else None),
+        ("overlap", schedule.overlap),
+        ("catch up", schedule.catch_up),
         ("runs", _what_runs(run)),
         ("on", _where(run)),
-        *((field, json.dumps(value, ensure_ascii=False)) for field, value in shown.items()),
-        ("by", "the owner" if one.token is None else f"the token {one.token}"),
-        ("tells", None if one.notify is None else json.dumps(one.notify, ensure_ascii=False)),
-        ("last", _last_run(one)),
-        ("left out", counted(one.skipped, "time") if one.skipped else None),
+        *((field, json.dumps(value, ensure_ascii=False)) for field, value in more.items()),
+        ("by", "the owner" if schedule.token is None else f"the token {schedule.token}"),
+        ("tells", None if schedule.notify is None else json.dumps(schedule.notify, ensure_ascii=False)),
+        ("last", _last_run(schedule)),
+        ("left out", counted(schedule.skipped, "time") if schedule.skipped else None),
     ]
     print_table([(title, value) for title, value in rows if value is not None])
 

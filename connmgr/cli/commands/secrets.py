@@ -79,8 +79,8 @@ def _source(client: Client, source: dict[str, str]) -> str:
     if "connection" in source:
         return f"connection {visible(qualified(client.connection.info([source['connection']])[0]))}"
     if "category" in source:
-        [found] = client.category.info([source["category"]])
-        return f"category {visible('/'.join(found.name[1:]) or '/')}"
+        [category] = client.category.info([source["category"]])
+        return f"category {visible('/'.join(category.name[1:]) or '/')}"
     return "none"
 
 

@@ -17,14 +17,14 @@ from connmgr.printable import visible
 
 @click.command()
 @setting_options()
-def serve(**given: Any) -> None:
+def serve(**flags: Any) -> None:
     """Run the daemon until it is stopped.
 
     SIGTERM, Ctrl-C, `connmgr stop` and POST /daemon/stop stop it. It prints one line when it is ready.
     Each option is also the environment variable CONNMGR_<OPTION> and a key of config.toml. An option on the command
     line wins.
     """
-    settings = read_settings(given)
+    settings = read_settings(flags)
     # Garbage collection takes a third of the time of the imports.
     gc.disable()
     from connmgr.daemon.main import serve as run
@@ -76,9 +76,9 @@ def plugins(*, as_json: bool) -> None:
 )
 @click.option("--force", is_flag=True, help="Let --output overwrite FILE if it exists.")
 @setting_options("data_dir")
-def api_key(output: Path | None, *, rotate: bool, force: bool, **given: Any) -> None:
+def api_key(output: Path | None, *, rotate: bool, force: bool, **flags: Any) -> None:
     """Print the API key, or write it into a file. The first call creates it."""
-    settings = read_settings(given)
+    settings = read_settings(flags)
     if force and output is None:
         raise click.UsageError("--force needs --output.")
     if output is not None:

@@ -41,15 +41,15 @@ def service() -> None:
 @click.option("--ssh-agent", is_flag=True, help="Let the daemon ask the SSH agent of this terminal, by SSH_AUTH_SOCK.")
 @click.option("--dry-run", is_flag=True, help="Only print the file that would be written.")
 @setting_options()
-def install(*, ssh_agent: bool, dry_run: bool, **given: Any) -> None:
+def install(*, ssh_agent: bool, dry_run: bool, **flags: Any) -> None:
     """Install, enable and start the service, or replace it.
 
     The service runs this installation of connmgr. Settings of this command line and the environment become options in
     its file. Settings in config.toml stay there. The man page goes to where man finds it.
     """
-    settings = read_settings(given)
+    settings = read_settings(flags)
     manager = _manager()
-    text = manager.text([*program(), "serve", *_arguments(settings, given)], _variables(ssh_agent=ssh_agent))
+    text = manager.text([*program(), "serve", *_arguments(settings, flags)], _variables(ssh_agent=ssh_agent))
     if dry_run:
         click.echo(text, nl=False)
         return
@@ -104,17 +104,17 @@ def _manager() -> Manager:
     return Launchd() if sys.platform == "darwin" else Systemd()
 
 
-def _arguments(settings: Settings, given: dict[str, Any]) -> list[str]:
+def _arguments(settings: Settings, flags: dict[str, Any]) -> list[str]:
     """Return the settings from options and environment, but not those from config.toml, as options of ``serve``.
 
     :raises Failure: one is a secret, which everybody could read in the process list.
     """
     arguments = []
-    config = given["config"] or paths.value_of(os.environ, "CONNMGR_CONFIG")
+    config = flags["config"] or paths.value_of(os.environ, "CONNMGR_CONFIG")
     if config is not None:
         arguments += ["--config", str(Path(config).absolute())]
     for option in options():
-        if given[option.name] is None and f"CONNMGR_{option.name.upper()}" not in os.environ:
+        if flags[option.name] is None and f"CONNMGR_{option.name.upper()}" not in os.environ:
             continue
         name = option.name.replace("_", "-")
         if option.metadata["secret"]:
@@ -179,6 +179,7 @@ class Manager(ABC):
     def write(self, text: str) -> None:
         """Write the file atomically."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
+        # systemd may read the directory at any time, and must not see half a unit.
         draft = self.file.with_name(f".{self.file.name}.{os.getpid()}")
         draft.write_text(text)
         draft.replace(self.file)
@@ -189,10 +190,10 @@ def run(*argv: str) -> str:
 
     :raises Failure: the program fails; the message has its output.
     """
-    done = attempt(*argv)
-    if done.returncode != 0:
-        raise Failure(f"`{' '.join(argv)}` failed: {(done.stderr or done.stdout).strip()}")
-    return done.stdout
+    process = attempt(*argv)
+    if process.returncode != 0:
+        raise Failure(f"`{' '.join(argv)}` failed: {(process.stderr or process.stdout).strip()}")
+    return process.stdout
 
 
 def attempt(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -263,7 +264,7 @@ class Systemd(Manager):
         self.file = (Path(config) if config else Path.home() / ".config") / "systemd" / "user" / UNIT
 
     def text(self, argv: Sequence[str], variables: Mapping[str, str]) -> str:
-        # systemd expands variables in the words, but not in the program's path.
+        # systemd expands $NAME in the words of ExecStart, but not in its first one, the program (systemd.service(5)).
         words = [_quoted(argv[0]), *(_quoted(word.replace("$", "$$")) for word in argv[1:])]
         environment = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in variables.items())
         return MARK + _TEXT.format(command=" ".join(words), environment=environment)
@@ -379,13 +380,13 @@ _PAGES = (
 
 def link_man_page() -> None:
     """Link this installation's man page below ``~/.local``, unless a page is there already."""
-    target, link_man_page = _installed_page(), _page_link()
-    if target is None or link_man_page.exists():
+    target, link = _installed_page(), _page_link()
+    if target is None or link.exists():
         return
-    link_man_page.parent.mkdir(parents=True, exist_ok=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
     # A dead link is left from a removed installation.
-    link_man_page.unlink(missing_ok=True)
-    link_man_page.symlink_to(target)
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
 
 
 def unlink_man_page() -> None:

@@ -37,7 +37,7 @@ class ShellRef(NamedTuple):
     id: str
     name: str
     session: str | None
-    sent: dict[str, str]
+    environment: dict[str, str]
 
 
 @click.command()
@@ -87,15 +87,16 @@ def shell(
             raise click.UsageError(f"--{option} is for a new terminal; --attach returns to a running one.")
     if record and not on_terminal:
         raise click.UsageError("--record needs a terminal; lines are not recorded.")
-    given, session = session_or_none(session), session_of(session, fresh=fresh)
+    explicit, session = session_or_none(session), session_of(session, fresh=fresh)
     client = connect()
     id = None if connection is None else reach(client, connection)
     if on_terminal:
         # Without --session a terminal begins as after a login.
-        begins_in = None if fresh else given
+        begins_in = None if fresh else explicit
         status = _on_terminal(client, id, begins_in, attach, watch=watch, record=record)
         if status is not None:
             raise click.exceptions.Exit(status)
+    # A connection without a terminal, or input that is not one: lines.
     assert id is not None, "or --attach is given, which needs a terminal"  # noqa: S101
     name = client.connection.info([id])[0].path
     with own_session(client, id) if fresh else nullcontext(session) as session:
@@ -128,7 +129,7 @@ def _on_terminal(
 def _loop(ref: ShellRef) -> int:
     """Run lines until the last, and return the exit code to leave with."""
     status = 0
-    lines = _typed(ref) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
+    lines = _read_lines(ref) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for line in lines:
         words = line.split(None, 1)
         if not words:
@@ -144,7 +145,7 @@ def _run(ref: ShellRef, line: str) -> int:
     try:
         with (
             waiting(ref.name, ahead_in(ref.client, ref.id, ref.session)) as over,
-            ref.client.shell.stream(ref.id, line, session=ref.session, start=True, send_env=ref.sent) as stream,
+            ref.client.shell.stream(ref.id, line, session=ref.session, start=True, send_env=ref.environment) as stream,
         ):
             if not write_all(stream, ref.name, over) and sys.stdin.isatty():
                 click.echo()
@@ -160,7 +161,7 @@ def _run(ref: ShellRef, line: str) -> int:
     return stream.exit_code
 
 
-def _typed(ref: ShellRef) -> Iterator[str]:
+def _read_lines(ref: ShellRef) -> Iterator[str]:
     """Yield the lines that the user types, until Ctrl-D."""
     import readline
 
@@ -178,7 +179,7 @@ def _typed(ref: ShellRef) -> Iterator[str]:
             except EOFError:
                 click.echo()
                 return
-            # As in shells, lines that begin with a blank are not kept.
+            # As in shells with HISTCONTROL=ignorespace: a line with a secret can be kept out of the history.
             if line.strip() and not line.startswith(" "):
                 readline.add_history(line)
             yield line
@@ -229,12 +230,14 @@ INCOMPLETE = {
 """What is said of a recording in these states."""
 
 
-def open_terminal(client: Client, connection: str, session: str | None, sent: dict[str, str], *, record: bool) -> str:
-    """Open a terminal of this one's size on a connection, with the variables ``sent``, and return its uuid."""
+def open_terminal(
+    client: Client, connection: str, session: str | None, environment: dict[str, str], *, record: bool
+) -> str:
+    """Open a terminal of this one's size on a connection, with the variables ``environment``, and return its uuid."""
     columns, rows = size_of(sys.stdin.fileno())
     term = os.environ.get("TERM") or "dumb"
     return client.terminal.open(
-        connection, session=session, columns=columns, rows=rows, term=term, record=record or None, send_env=sent
+        connection, session=session, columns=columns, rows=rows, term=term, record=record or None, send_env=environment
     )
 
 
@@ -274,9 +277,9 @@ def _tell_of_recording(client: Client, terminal: str) -> None:
     """Tell whether a recording of the terminal lacks some of its output."""
     # A daemon that stops meanwhile changes neither the exit code nor what was recorded.
     with contextlib.suppress(ClientError):
-        for one in client.terminal.query():
-            if one["terminal"] == terminal and one["recording"] in INCOMPLETE:
-                _tell(INCOMPLETE[one["recording"]])
+        for info in client.terminal.query():
+            if info["terminal"] == terminal and info["recording"] in INCOMPLETE:
+                _tell(INCOMPLETE[info["recording"]])
 
 
 class _Left:
@@ -296,7 +299,7 @@ class _Left:
 
 def _whether_it_goes_on(client: Client, terminal: str, back: str) -> str:
     with contextlib.suppress(ClientError):
-        if any(one["terminal"] == terminal and one["state"] == "running" for one in client.terminal.query()):
+        if any(info["terminal"] == terminal and info["state"] == "running" for info in client.terminal.query()):
             return f" The terminal goes on: {back}."
     return ""
 

@@ -16,9 +16,9 @@ from connmgr.cli.plain import SHARED, own_or, session_or_none, write_all
 from connmgr.cli.selection import (
     Choice,
     ConnectionName,
-    chosen,
     jobs_option,
     require_some,
+    select_connections,
     selecting,
 )
 from connmgr.cli.sessions import shell_label
@@ -84,8 +84,8 @@ def start(selectors: tuple[str, ...], session: str | None, choice: Choice, *, jo
     own = own_or(session)
 
     def begin(client: Client, id: str) -> str:
-        listed = [one.status for one in client.shell.list(id)]
-        runs = any(one.state != "lost" for one in listed if (one.connection, one.session) == (id, own))
+        states = [shell.status for shell in client.shell.list(id)]
+        runs = any(state.state != "lost" for state in states if (state.connection, state.session) == (id, own))
         client.shell.ensure(id, session=own)
         return "the shell runs already" if runs else "the shell was started"
 
@@ -111,8 +111,8 @@ def restart(change: Change, session: str | None) -> None:
         shells = _shells(client, id, session)
         ended = _ended(client, id, session, shells)
         # Of a terminal named by --session its shell, otherwise that of this one.
-        for one in shells if session is not None and shells else [NamedShell(id, own_or(session))]:
-            client.shell.start(one.connection, session=one.session)
+        for shell in shells if session is not None and shells else [NamedShell(id, own_or(session))]:
+            client.shell.start(shell.connection, session=shell.session)
         return "the shell was started anew" if ended else "the shell was started"
 
     change.do(client, names, _rows("restart", names, running), question, anew)
@@ -127,7 +127,7 @@ def _rows(verb: str, names: Sequence[Name], shells: Mapping[str, Sized]) -> list
 def _connections(selectors: tuple[str, ...], choice: Choice, usage: str | None) -> tuple[Client, list[Name]]:
     require_some(selectors, choice)
     client = connect()
-    return client, chosen(client, selectors, choice, usage=usage, addresses=True).names
+    return client, select_connections(client, selectors, choice, usage=usage, addresses=True).names
 
 
 def _count(shells: Sized) -> str:
@@ -142,8 +142,8 @@ def _which(shells: Sequence[NamedShell]) -> str:
 def _shells(client: Client, id: str, session: str | None) -> list[NamedShell]:
     """Return the shells of a connection that ``session`` means, all without it; those by --sudo belong to it too."""
     # Those by --sudo are listed too, though their connections have ids of their own.
-    every = [NamedShell(one.status.connection, one.status.session) for one in client.shell.list(id)]
-    return [one for one in every if session is None or _is(one.session, session)]
+    every = [NamedShell(shell.status.connection, shell.status.session) for shell in client.shell.list(id)]
+    return [shell for shell in every if session is None or _is(shell.session, session)]
 
 
 def _is(name: str | None, session: str) -> bool:
@@ -160,8 +160,8 @@ def _ended(client: Client, id: str, session: str | None, shells: Sequence[NamedS
         connections = sorted({id, *(shell.connection for shell in shells)})
         return any([_stopped(client, connection, all=True) for connection in connections])  # noqa: C419 - each
     # A shell that is just being started is not listed.
-    meant = shells or [NamedShell(id, session_or_none(session))]
-    return any([_stopped(client, one.connection, session=one.session) for one in meant])  # noqa: C419 - each
+    targets = shells or [NamedShell(id, session_or_none(session))]
+    return any([_stopped(client, shell.connection, session=shell.session) for shell in targets])  # noqa: C419 - each
 
 
 def _stopped(client: Client, id: str, **which: Any) -> bool:
@@ -255,9 +255,9 @@ def container_logs(name: str, lines: int | None, *, follow: bool) -> None:
     """
     client = connect()
     kinds = _kinds(client) | {"kubernetes"}
-    id = find(client.connection, name, accepts=lambda one: one.type in kinds, noun="container")
-    wanted = {"follow": follow, "lines": lines}
-    [answer] = client.post("/connection/info", connections=[id], log=wanted)["infos"]
+    id = find(client.connection, name, accepts=lambda candidate: candidate.type in kinds, noun="container")
+    options = {"follow": follow, "lines": lines}
+    [answer] = client.post("/connection/info", connections=[id], log=options)["infos"]
     log = answer["log"]
     if log is None:
         why = "has a log that cannot be followed; leave out -f" if follow and _has_log(client, id) else "has no log"
@@ -273,7 +273,7 @@ def _has_log(client: Client, id: str) -> bool:
 
 
 def _kinds(client: Client) -> set[str]:
-    return {one.name for one in client.connection.types() if one.toggled}
+    return {type_.name for type_ in client.connection.types() if type_.toggled}
 
 
 def _containers(selectors: tuple[str, ...], choice: Choice) -> tuple[Client, list[Name]]:
@@ -284,7 +284,7 @@ def _containers(selectors: tuple[str, ...], choice: Choice) -> tuple[Client, lis
     require_some(selectors, choice)
     client = connect()
     kinds = _kinds(client)
-    names = chosen(client, selectors, choice).names
+    names = select_connections(client, selectors, choice).names
     if not any(is_pattern(selector) for selector in selectors) and selectors:
         for name in names:
             if name.type not in kinds:

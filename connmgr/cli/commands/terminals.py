@@ -51,14 +51,14 @@ def ls(pattern: str, *, as_json: bool) -> None:
     are listed for 5 minutes.
     """
     client = connect()
-    found = on_matching(client, pattern, client.terminal.query())
+    answers = on_matching(client, pattern, client.terminal.query())
     if as_json:
-        print_json(found)
+        print_json(answers)
         return
-    if found:
-        terminals = [TerminalInfo.read(members) for members in found]
+    if answers:
+        terminals = [TerminalInfo.read(members) for members in answers]
         paths = _paths(client, terminals)
-        print_table([(one.terminal, visible(paths[one.connection]), *_details(one)) for one in terminals])
+        print_table([(info.terminal, visible(paths[info.connection]), *_details(info)) for info in terminals])
 
 
 @terminal.command(name="screen")
@@ -70,11 +70,11 @@ def screen(name: str, *, as_json: bool) -> None:
     Blank lines at its end are left out.
     """
     client = connect()
-    shown = client.terminal.screen(find_terminal(client, None, _given(name), reads=True, ended=True))
+    answer = client.terminal.screen(find_terminal(client, None, _require_name(name), reads=True, ended=True))
     if as_json:
-        print_json(shown)
+        print_json(answer)
         return
-    lines = list(shown["lines"])
+    lines = list(answer["lines"])
     while lines and not lines[-1]:
         lines.pop()
     for line in lines:
@@ -86,7 +86,7 @@ def screen(name: str, *, as_json: bool) -> None:
 def close(name: str) -> None:
     """End a terminal: its program gets HUP."""
     client = connect()
-    client.terminal.close(find_terminal(client, None, _given(name), ended=True))
+    client.terminal.close(find_terminal(client, None, _require_name(name), ended=True))
 
 
 @terminal.command(name="recordings")
@@ -100,19 +100,21 @@ def recordings(pattern: str, search: str | None, *, as_json: bool) -> None:
     shell --record` makes one. With --search each line has the recording and the seconds from its beginning.
     """
     client = connect()
-    found = [one for one in client.recording.query() if one["connection"] is not None or pattern == "*"]
-    found = on_matching(client, pattern, found)
+    answers = [members for members in client.recording.query() if members["connection"] is not None or pattern == "*"]
+    answers = on_matching(client, pattern, answers)
     if search is not None:
-        _search(client, search, None if pattern == "*" else [one["recording"] for one in found], as_json=as_json)
+        _search(
+            client, search, None if pattern == "*" else [members["recording"] for members in answers], as_json=as_json
+        )
         return
     if as_json:
-        print_json(found)
+        print_json(answers)
         return
     # Not by their ids, of which some may have been removed.
-    paths = {one.id: one.path for one in client.connection.choose("*")} if found else {}
-    recorded = [RecordingInfo.read(members) for members in found]
+    paths = {connection.id: connection.path for connection in client.connection.choose("*")} if answers else {}
+    recorded = [RecordingInfo.read(members) for members in answers]
     if recorded:
-        print_table([(one.recording, _place(paths, one.connection), *_facts(one)) for one in recorded])
+        print_table([(info.recording, _place(paths, info.connection), *_facts(info)) for info in recorded])
 
 
 @terminal.command(name="export")
@@ -128,12 +130,12 @@ def export(recording: str, target: Path | None, *, force: bool) -> None:
     if target is not None:
         check_new(target, force=force)
     client = connect()
-    found = with_beginning({one["recording"] for one in client.recording.query()}, recording)
-    if len(found) != 1:
+    ids = with_beginning({members["recording"] for members in client.recording.query()}, recording)
+    if len(ids) != 1:
         raise Failure(
-            f"{counted(len(found), 'recording')} of that name: `connmgr terminal recordings` lists them.", NOT_FOUND
+            f"{counted(len(ids), 'recording')} of that name: `connmgr terminal recordings` lists them.", NOT_FOUND
         )
-    content = client.recording.read(found.pop())
+    content = client.recording.read(ids.pop())
     if target is None:
         click.echo(content, nl=False)
     else:
@@ -163,45 +165,45 @@ def find_terminal(
     :raises Failure: there is none, or several, which are listed.
     """
     every = [TerminalInfo.read(members) for members in client.terminal.query()]
-    running = [one for one in every if one.state == RUNNING]
+    running = [info for info in every if info.state == RUNNING]
     eligible = every if ended else running
-    found = [one for one in eligible if one.terminal == name.lower()]
-    if not found and not name:
-        found = running
-    elif not found:
-        meant = find_exactly(client, name)
-        found = [one for one in running if one.connection == meant]
-        begins = with_beginning({one.terminal for one in eligible}, name) if meant is None and reads else []
-        found += [one for one in every if one.terminal in begins]
-        if meant is None and not found:
+    matches = [info for info in eligible if info.terminal == name.lower()]
+    if not matches and not name:
+        matches = running
+    elif not matches:
+        target = find_exactly(client, name)
+        matches = [info for info in running if info.connection == target]
+        begins = with_beginning({info.terminal for info in eligible}, name) if target is None and reads else []
+        matches += [info for info in every if info.terminal in begins]
+        if target is None and not matches:
             raise Failure(f"No such terminal runs: {visible(name)} is neither a uuid nor a connection.", NOT_FOUND)
-    found = [one for one in found if connection in (None, one.connection)]
-    if len(found) == 1:
-        return found[0].terminal
-    if not found:
+    matches = [info for info in matches if connection in (None, info.connection)]
+    if len(matches) == 1:
+        return matches[0].terminal
+    if not matches:
         raise Failure("No such terminal runs. `connmgr shell CONNECTION` opens one.", NOT_FOUND)
-    paths = _paths(client, found)
-    lines = sorted(f"  {one.terminal}  {visible(paths[one.connection])}" for one in found)
-    raise Failure("\n".join([f"{len(found)} terminals run; name one with --attach:", *lines]), NOT_FOUND)
+    paths = _paths(client, matches)
+    lines = sorted(f"  {info.terminal}  {visible(paths[info.connection])}" for info in matches)
+    raise Failure("\n".join([f"{len(matches)} terminals run; name one with --attach:", *lines]), NOT_FOUND)
 
 
 def _paths(client: Client, terminals: Iterable[TerminalInfo]) -> dict[str, str]:
-    ids = sorted({one.connection for one in terminals})
+    ids = sorted({info.connection for info in terminals})
     return {info.id: info.path for info in client.connection.info(ids)}
 
 
-def _given(name: str) -> str:
+def _require_name(name: str) -> str:
     """Return ``name``; an empty one would mean the only terminal."""
     if not name.strip():
         raise Failure("The name of the terminal is empty: `connmgr terminal ls` lists them.", NOT_FOUND)
     return name
 
 
-def _details(one: TerminalInfo) -> tuple[str, ...]:
-    state = one.state if one.exit_code is None else f"{one.state} {one.exit_code}"
-    attached = f"{one.clients} attached" if one.clients else "-"
-    command = gist(command_text(one.command or "shell"))
-    return state, attached, ago(one.opened), command
+def _details(info: TerminalInfo) -> tuple[str, ...]:
+    state = info.state if info.exit_code is None else f"{info.state} {info.exit_code}"
+    attached = f"{info.clients} attached" if info.clients else "-"
+    command = gist(command_text(info.command or "shell"))
+    return state, attached, ago(info.opened), command
 
 
 def _place(paths: dict[str, str], connection: str | None) -> str:
@@ -209,7 +211,7 @@ def _place(paths: dict[str, str], connection: str | None) -> str:
     return visible(paths.get(base, "(removed)")) + (f" as {visible(user)}" if user else "")
 
 
-def _facts(one: RecordingInfo) -> tuple[str, ...]:
-    length = "active" if one.active else lasting(one.seconds or 0.0)
-    command = gist(one.command or "shell")
-    return ago(one.began), length, amount(one.size), command
+def _facts(info: RecordingInfo) -> tuple[str, ...]:
+    length = "active" if info.active else lasting(info.seconds or 0.0)
+    command = gist(info.command or "shell")
+    return ago(info.began), length, amount(info.size), command

@@ -14,11 +14,11 @@ from connmgr.cli.output import counted
 from connmgr.cli.selection import (
     Choice,
     agreed,
-    chosen,
     consent,
     jobs_option,
     means_many,
     require_some,
+    select_connections,
     selecting,
 )
 from connmgr.client import Client, ClientError, Name
@@ -78,7 +78,7 @@ def trust(
     require_some(selectors, choice)
     client = connect()
     many = means_many(selectors, choice)
-    names = chosen(client, selectors, choice, usage="shell" if many else None, addresses=True).names
+    names = select_connections(client, selectors, choice, usage="shell" if many else None, addresses=True).names
     labels = telling(names)
     if forget:
         question = f"Forget the keys of {counted(len(names), 'connection')}?"
@@ -96,16 +96,16 @@ def trust(
 
 
 class _KeyReview:
-    """Gets to know the hosts of many connections."""
+    """Opens many connections, and asks about all their unknown host keys at once."""
 
     def __init__(self, client: Client, names: Sequence[Name], fingerprints: Sequence[str], jobs: int) -> None:
         self._client = client
         self._names = {name.id: name for name in names}
-        self._told = telling(names)
+        self._labels = telling(names)
         self._fingerprints = fingerprints
         self._jobs = jobs
         self._problems: list[str] = []
-        self._known = self._changed = 0
+        self._trusted_before = self._changed = 0
         self._trusted: set[HostKey] = set()
 
     def hold(self, *, yes: bool, dry_run: bool) -> None:
@@ -113,10 +113,15 @@ class _KeyReview:
 
         :raises click.exceptions.Exit: with 1, a key has changed or was not accepted, or a connection cannot be opened.
         """
+        # A gateway whose key is unknown hides the hosts behind it: each round gets one host further on every way.
         pending = list(self._names)
         while pending:
             unknown, pending = self._opened(pending), []
-            for key in [one for one in unknown if self._fingerprints and one.fingerprint not in self._fingerprints]:
+            for key in [
+                candidate
+                for candidate in unknown
+                if self._fingerprints and candidate.fingerprint not in self._fingerprints
+            ]:
                 self._tell(unknown.pop(key), f"{key.fingerprint} of {key.host} is not the given fingerprint.")
             for key in unknown.keys() & self._trusted:
                 self._tell(unknown.pop(key), f"{key.host} is still not known, though its key was accepted.")
@@ -129,7 +134,7 @@ class _KeyReview:
             pending = [id for key, ids in unknown.items() for id in self._accepted(key, ids)]
         for problem in self._problems:
             click.echo(problem, err=True)
-        counts = {"known": self._known, "changed": self._changed}
+        counts = {"known": self._trusted_before, "changed": self._changed}
         rest = "".join(f", {number} {what}" for what, number in counts.items() if number)
         others = len(self._problems) - self._changed
         rest += f", {others} failed" if others else ""
@@ -151,7 +156,7 @@ class _KeyReview:
         errors = in_threads(self._client, ids, refusal, self._jobs, in_order=True)
         for id, error in zip(ids, errors, strict=True):
             if error is None:
-                self._known += 1
+                self._trusted_before += 1
             elif error.code == UNKNOWN and {"host", "hostKey", "fingerprint"} <= error.details.keys():
                 key = HostKey(*(str(error.details[name]) for name in ("host", "hostKey", "fingerprint")))
                 unknown.setdefault(key, []).append(id)
@@ -172,12 +177,12 @@ class _KeyReview:
 
     def _row(self, key: HostKey, ids: Sequence[str]) -> tuple[str, ...]:
         more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
-        return f"{self._told[ids[0]]}{more}", key.host, key.text.split()[0], key.fingerprint
+        return f"{self._labels[ids[0]]}{more}", key.host, key.text.split()[0], key.fingerprint
 
     def _tell(self, ids: Sequence[str], message: str, *, changed: bool = False) -> None:
         self._changed += changed * len(ids)
         loud = "THE KEY HAS CHANGED, and was not accepted. " if changed else ""
-        self._problems += [f"{visible(self._told[id])}: {loud}{visible(message, lines=True)}" for id in ids]
+        self._problems += [f"{visible(self._labels[id])}: {loud}{visible(message, lines=True)}" for id in ids]
 
 
 def _forget_all(client: Client, names: Sequence[Name], labels: Mapping[str, str]) -> None:

@@ -106,12 +106,12 @@ def close(name: str) -> None:
 def ls(pattern: str, *, as_json: bool) -> None:
     """List tunnels that GLOB matches, with their states and addresses."""
     client = connect()
-    names = {one.id: one.path for one in client.connection.choose(pattern)}
-    tunnels = [one for one in client.tunnel.query() if one["connection"] in names]
+    names = {connection.id: connection.path for connection in client.connection.choose(pattern)}
+    tunnels = [tunnel for tunnel in client.tunnel.query() if tunnel["connection"] in names]
     if as_json:
         print_json(tunnels)
     elif tunnels:
-        print_table([HEADING, *(_row(names[one["connection"]], one) for one in tunnels)])
+        print_table([HEADING, *(_row(names[tunnel["connection"]], tunnel) for tunnel in tunnels)])
 
 
 def _tunnel(client: Client, name: str) -> str:
@@ -119,12 +119,12 @@ def _tunnel(client: Client, name: str) -> str:
 
     :raises Failure: the name means another connection, which would be started or stopped.
     """
-    id = find(client.connection, name, accepts=lambda one: one.usage == TUNNEL, noun="tunnel")
-    [one] = client.connection.info([id])
-    if one.usage != TUNNEL:
+    id = find(client.connection, name, accepts=lambda candidate: candidate.usage == TUNNEL, noun="tunnel")
+    [connection] = client.connection.info([id])
+    if connection.usage != TUNNEL:
         raise Failure(
-            f"{visible(one.path)} is a connection of type {one.type}, not a tunnel. `connmgr tunnel open NAME PORT` "
-            "stores a tunnel to a port of a machine; `connmgr container` starts and stops containers."
+            f"{visible(connection.path)} is a connection of type {connection.type}, not a tunnel. `connmgr tunnel open "
+            "NAME PORT` stores a tunnel to a port of a machine; `connmgr container` starts and stops containers."
         )
     return id
 
@@ -143,12 +143,12 @@ def _stored(client: Client, machine: str, place: str, local_port: int | None) ->
     data |= {"localPort": local_port} if local_port else {}
     leads = machine, (host or "localhost").lower(), int(read[3])
     name = place
-    for one in client.connection.info(client.connection.query(type="customService")):
-        stored = one.data
+    for service in client.connection.info(client.connection.query(type="customService")):
+        stored = service.data
         if (stored["host"], stored["address"].lower(), stored["remotePort"]) == leads:
             if local_port in (None, stored.get("localPort")):
-                return one.id, False
-            # Two tunnels of one name could not be closed by it.
+                return service.id, False
+            # Two tunnels of one name could not be closed by it, so that the local port becomes part of the name.
             name = f"{place}-{local_port}"
     return client.connection.ensure(name, data)
 
@@ -232,17 +232,17 @@ def ssh_config(
     elif write:
         _write(client, globs, yes=yes)
     else:
-        printed = client.multiplex.config(_program(), *_wanted(client, globs))
-        if globs and not (printed.hosts or printed.unnamed):
-            wanted = " or ".join(map(repr, globs))
-            raise Failure(f"No connection with a shell matches {wanted}. `connmgr ls` lists them.")
-        click.echo(printed.text, nl=False)
-        _tell_unnamed(printed.unnamed)
+        answer = client.multiplex.config(_program(), *_host_filters(client, globs))
+        if globs and not (answer.hosts or answer.unnamed):
+            patterns = " or ".join(map(repr, globs))
+            raise Failure(f"No connection with a shell matches {patterns}. `connmgr ls` lists them.")
+        click.echo(answer.text, nl=False)
+        _tell_unnamed(answer.unnamed)
 
 
 def renew_sockets(client: Client) -> None:
     """Give the owner's open sockets the rights of ``client``'s session, which has unlocked a vault user."""
-    own = [one.connection for one in client.multiplex.query() if one.token is None]
+    own = [socket.connection for socket in client.multiplex.query() if socket.token is None]
     if own:
         client.multiplex.open(own)
 
@@ -250,7 +250,7 @@ def renew_sockets(client: Client) -> None:
 _Filters = list[tuple[str, str]]
 
 
-def _wanted(client: Client, globs: Sequence[str]) -> tuple[_Filters | None, list[str]]:
+def _host_filters(client: Client, globs: Sequence[str]) -> tuple[_Filters | None, list[str]]:
     """Return filters for paths and for names, and further connections; without ``globs`` all connections are wanted.
 
     :raises ClientError: a name that is not a GLOB means no connection, or several.
@@ -274,8 +274,8 @@ def _program() -> list[str]:
         words += ["--url", options["url"]]
     variables = {"--token-file": TOKEN_FILE_VARIABLE, "--api-key-file": API_KEY_FILE_VARIABLE}
     for option, variable in variables.items():
-        given = options[option[2:].replace("-", "_")]
-        if named_credential() is not None and (file := given or os.environ.get(variable)):
+        value = options[option[2:].replace("-", "_")]
+        if named_credential() is not None and (file := value or os.environ.get(variable)):
             return [*_named_environment(), *words, option, str(Path(file).absolute())]
     if is_token(named_credential()):
         raise Failure("The token is needed again when ssh is run: put it into a file, and give --token-file.")
@@ -283,8 +283,8 @@ def _program() -> list[str]:
 
 
 def _named_environment() -> list[str]:
-    named = [f"{name}={os.environ[name]}" for name in _NAMING if os.environ.get(name)]
-    return ["env", *named] if named else []
+    variables = [f"{name}={os.environ[name]}" for name in _NAMING if os.environ.get(name)]
+    return ["env", *variables] if variables else []
 
 
 def _tell_unnamed(unnamed: Sequence[Sequence[str]]) -> None:
@@ -329,10 +329,10 @@ class _UserConfig(NamedTuple):
 
     def includes(self, line: str) -> bool:
         """Whether ``line`` is in it, before the first host."""
-        for one in self.text.splitlines():
-            if one == line:
+        for other in self.text.splitlines():
+            if other == line:
                 return True
-            if one.split()[:1] and one.split()[0].lower() in ("host", "match"):
+            if other.split()[:1] and other.split()[0].lower() in ("host", "match"):
                 return False
         return False
 
@@ -344,6 +344,7 @@ class _UserConfig(NamedTuple):
         self.file.parent.mkdir(mode=0o700, exist_ok=True)
         if _UserConfig.read().text != self.text:
             raise Failure(f"{self.file} is being changed by another program: try again.")
+        # ssh refuses a configuration that others may write; the mode that a person has chosen stays.
         mode = self.file.stat().st_mode & 0o777 if self.file.exists() else 0o600
         draft = self.file.with_name(f".{self.file.name}.{os.getpid()}")
         write_private(draft, text)
@@ -367,7 +368,7 @@ def _write(client: Client, globs: Sequence[str], *, yes: bool) -> None:
             "--write makes hosts with the owner's rights. With a token, print them, and give the file to ssh -F."
         )
     user = _UserConfig.read()
-    wanted = _wanted(client, globs)
+    filters = _host_filters(client, globs)
     expected = _kept_beside()
     if expected is None or not user.includes(_line(expected)):
         if not yes and not sys.stdin.isatty():
@@ -375,14 +376,14 @@ def _write(client: Client, globs: Sequence[str], *, yes: bool) -> None:
         if not yes:
             question = f"Put a line at the top of {user.file} that includes connmgr's hosts? A copy is kept beside it."
             click.confirm(question, abort=True, err=True)
-    kept = client.multiplex.keep(_program(), *wanted)
-    line = _line(kept.file)
+    answer = client.multiplex.keep(_program(), *filters)
+    line = _line(answer.file)
     if not user.includes(line):
         if user.exists and not user.copy.exists():
             write_private(user.copy, user.text)
         user.replace(f"{line}\n{user.text}")
-    click.echo(f"{counted(len(kept.hosts), 'host')} for ssh in {kept.file}, included by {user.file}.")
-    _tell_unnamed(kept.unnamed)
+    click.echo(f"{counted(len(answer.hosts), 'host')} for ssh in {answer.file}, included by {user.file}.")
+    _tell_unnamed(answer.unnamed)
     _tell_other_home()
 
 
@@ -404,8 +405,8 @@ def _tell_other_home() -> None:
 
 def _remove(client: Client) -> None:
     user = _UserConfig.read()
-    kept = client.multiplex.forget()
-    file = kept or _kept_beside()
+    path = client.multiplex.forget()
+    file = path or _kept_beside()
     lines = user.text.splitlines(keepends=True)
     left = [line for line in lines if file is None or line.rstrip("\r\n") != _line(file)]
     if len(left) < len(lines):
@@ -417,7 +418,7 @@ def _remove(client: Client) -> None:
             user.copy.unlink()
         elif user.copy.exists():
             click.echo(f"{user.file} has changed since; its copy from before is {user.copy}.", err=True)
-    elif kept is None:
+    elif path is None:
         click.echo("No hosts are kept.")
         return
     click.echo("The hosts are removed.")
@@ -444,31 +445,31 @@ def _explain(host: str, port: int) -> None:
 
 
 def _reason(client: Client, host: str, port: int) -> str:
-    named = [name for name in client.connection.names() if host in _hosts(name)]
-    found = [one.id for one in named]
-    if not found:
+    candidates = [name for name in client.connection.names() if host in _hosts(name)]
+    ids = [candidate.id for candidate in candidates]
+    if not ids:
         return f"no connection is called {host} any more; `connmgr ssh-config` prints the hosts."
     # Somebody may have removed the file of an open socket; ssh runs this on the daemon's machine.
-    is_open = {one.connection for one in client.multiplex.query() if Path(one.path).is_socket()}
-    told = client.multiplex.config(_program(), [], found)
-    known = next((one for one in told.hosts if host in one.names), None)
-    if known is None:
-        if len(named) > 1:
-            paths = ", ".join(visible("+".join(one.name)) for one in named)
+    is_open = {socket.connection for socket in client.multiplex.query() if Path(socket.path).is_socket()}
+    answer = client.multiplex.config(_program(), [], ids)
+    entry = next((entry for entry in answer.hosts if host in entry.names), None)
+    if entry is None:
+        if len(candidates) > 1:
+            paths = ", ".join(visible("+".join(candidate.name)) for candidate in candidates)
             return f"{host} is the name of several connections; call one by its path: {paths}."
         return f"{host} cannot be a host of ssh: `connmgr ssh-config` says which connections are left out."
-    if known.connection not in is_open:
+    if entry.connection not in is_open:
         return f"the socket of {host} was not open, and is open now: run the command again."
-    if port != known.port:
-        return f"{host} is a stored connection to port {known.port}, not to {port}: leave the port out."
-    if known.user is None:
+    if port != entry.port:
+        return f"{host} is a stored connection to port {entry.port}, not to {port}: leave the port out."
+    if entry.user is None:
         return f"{host} is a stored connection that does not say whom it logs in as: leave the user out."
     return (
-        f"{host} is a stored connection that logs in as {known.user}: leave the user out, and options about "
+        f"{host} is a stored connection that logs in as {entry.user}: leave the user out, and options about "
         "ControlPath."
     )
 
 
-def _hosts(one: Name) -> list[str]:
+def _hosts(name: Name) -> list[str]:
     """Return the names that a connection may have as a host."""
-    return [LOCAL] if one.id == LOCAL_MACHINE else [one.name[-1], "+".join(one.name)]
+    return [LOCAL] if name.id == LOCAL_MACHINE else [name.name[-1], "+".join(name.name)]

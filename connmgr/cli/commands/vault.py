@@ -30,16 +30,16 @@ def vault() -> None:
 @json_option
 def status(*, as_json: bool) -> None:
     """Show whether the vault has users, and which one is unlocked."""
-    found = connect().vault.status()
+    state = connect().vault.status()
     if as_json:
-        print_json(found)
+        print_json(state)
         return
-    rows = [("users", "yes" if found.has_users else "none: every client may read its secrets")]
-    if found.has_users:
-        rows.append(("unlocked", found.user or "nobody"))
-    if found.users:
-        rows.append(("all users", ", ".join(found.users)))
-    print_table([*rows, ("readable", ", ".join(found.principals) or "nothing")])
+    rows = [("users", "yes" if state.has_users else "none: every client may read its secrets")]
+    if state.has_users:
+        rows.append(("unlocked", state.user or "nobody"))
+    if state.users:
+        rows.append(("all users", ", ".join(state.users)))
+    print_table([*rows, ("readable", ", ".join(state.principals) or "nothing")])
 
 
 @vault.command()
@@ -125,7 +125,7 @@ def rm(name: str, *, force: bool, as_json: bool) -> None:
     if as_json:
         print_json(removed)
     elif removed.connections:
-        print_table([(one.id, one.path) for one in client.connection.info(removed.connections)])
+        print_table([(connection.id, connection.path) for connection in client.connection.info(removed.connections)])
 
 
 @vault.group(cls=Group)
@@ -161,9 +161,9 @@ def create_recovery(name: str | None, shares: tuple[int, int], *, as_json: bool)
     user = name or client.vault.status().user
     if user is None:
         raise click.UsageError("Say for which user: no user is unlocked.")
-    needed, made = shares
+    needed, number = shares
     passphrase = ask_passphrase(f"Passphrase of {user}")
-    _print_words(client.vault.create_recovery(user, passphrase, shares=made, threshold=needed), as_json=as_json)
+    _print_words(client.vault.create_recovery(user, passphrase, shares=number, threshold=needed), as_json=as_json)
 
 
 @recovery.command(name="ls")
@@ -187,11 +187,11 @@ def use_recovery() -> None:
     input has each as a line. Sessions and secrets stay as they are. Rotate the key afterwards.
     """
     client = connect()
-    shares, found = list[str](), None
-    while found is None:
+    shares, key = list[str](), None
+    while key is None:
         shares.append(ask_passphrase(f"Words of share {len(shares) + 1}"))
         try:
-            found = client.vault.recover(shares)
+            key = client.vault.recover(shares)
         except ClientError as error:
             if error.code == "wrong_shares" and error.details.get("missing"):
                 continue
@@ -200,10 +200,10 @@ def use_recovery() -> None:
             # Asked for again, because twenty words are easily mistyped.
             click.echo(f"connmgr: {visible(error.message)}", err=True)
             shares.pop()
-    client.vault.recover(shares, ask_passphrase(f"New passphrase of {found.user}", confirm=True))
+    client.vault.recover(shares, ask_passphrase(f"New passphrase of {key.user}", confirm=True))
     click.echo(
-        f"{found.user} has a new passphrase. The words of recovery key {found.recovery} are valid still: "
-        f"`connmgr vault recovery rotate {found.recovery}` makes others.",
+        f"{key.user} has a new passphrase. The words of recovery key {key.recovery} are valid still: "
+        f"`connmgr vault recovery rotate {key.recovery}` makes others.",
         err=True,
     )
 
@@ -217,7 +217,7 @@ def rotate_recovery(key: str, *, as_json: bool) -> None:
     It has as many shares; the old words open nothing any more. It asks for the passphrase of its user.
     """
     client = connect()
-    of = next((one.user for one in client.vault.recoveries() if one.recovery == key), "its user")
+    of = next((other.user for other in client.vault.recoveries() if other.recovery == key), "its user")
     _print_words(client.vault.rotate_recovery(key, ask_passphrase(f"Passphrase of {of}")), as_json=as_json)
 
 
@@ -228,17 +228,17 @@ def revoke_recovery(key: str) -> None:
     connect().vault.revoke_recovery(key)
 
 
-def _print_words(made: RecoveryWordsResponse, *, as_json: bool) -> None:
+def _print_words(words: RecoveryWordsResponse, *, as_json: bool) -> None:
     if as_json:
-        print_json(made)
+        print_json(words)
         return
-    all = "the whole key" if made.threshold == 1 else f"any {made.threshold} of them are the key"
+    all = "the whole key" if words.threshold == 1 else f"any {words.threshold} of them are the key"
     click.echo(
-        f"Recovery key {made.recovery} of {made.user} has {counted(len(made.shares), 'share')}; {all}. These words are "
-        "shown once: write them down, and keep shares apart from each other and from this machine.",
+        f"Recovery key {words.recovery} of {words.user} has {counted(len(words.shares), 'share')}; {all}. These words "
+        "are shown once: write them down, and keep shares apart from each other and from this machine.",
         err=True,
     )
-    for share in made.shares:
+    for share in words.shares:
         click.echo(share)
 
 
@@ -249,13 +249,13 @@ _KEY_NOT_INCLUDED = "The vault's key is not part of it, and no secret can be rea
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 @setting_options("data_dir", "database_url")
-def backup(file: Path, *, as_json: bool, **given: Any) -> None:
+def backup(file: Path, *, as_json: bool, **flags: Any) -> None:
     """Write the vault into the new FILE, which only you can read. Daemons on the vault keep running.
 
     FILE has connections, users, tokens, saved commands, approvals and jobs, and the files that connection types keep in
     the data directory, such as known_hosts. It does not have the vault's key; the output lists what else is left out.
     """
-    settings = read_settings(given)
+    settings = read_settings(flags)
     from connmgr.daemon.files import database_url
     from connmgr.errors import StartupError
     from connmgr.processes import harden
@@ -284,13 +284,13 @@ def backup(file: Path, *, as_json: bool, **given: Any) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @json_option
 @setting_options("data_dir", "database_url")
-def restore(file: Path, *, as_json: bool, **given: Any) -> None:
+def restore(file: Path, *, as_json: bool, **flags: Any) -> None:
     """Restore the vault from the backup FILE.
 
     The data directory, or the PostgreSQL database, must be empty. Then put the vault's key into the data directory,
     before you start a daemon.
     """
-    settings = read_settings(given)
+    settings = read_settings(flags)
     from connmgr.processes import harden
     from connmgr.vault import backup as copies
     from connmgr.vault import open_database
@@ -316,11 +316,13 @@ def restore(file: Path, *, as_json: bool, **given: Any) -> None:
 
 
 def _listed(contents: Contents) -> str:
-    rows = [f"{number} {_one(what) if number == 1 else what}" for what, number in contents.numbers.items() if number]
+    rows = [
+        f"{number} {_singular(what) if number == 1 else what}" for what, number in contents.numbers.items() if number
+    ]
     return ", ".join([*rows, *(f"{visible(name)} ({_lines(text)})" for name, text in contents.files.items())])
 
 
-def _one(plural: str) -> str:
+def _singular(plural: str) -> str:
     return plural[:-3] + "y" if plural.endswith("ies") else plural.removesuffix("s")
 
 
@@ -329,7 +331,9 @@ def _lines(content: bytes) -> str:
 
 
 def _tell_left_out(contents: Contents) -> None:
-    rows = [(one.name, counted(len(one.files), "file"), f"{one.size:,} bytes", one.reason) for one in contents.left_out]
+    rows = [
+        (part.name, counted(len(part.files), "file"), f"{part.size:,} bytes", part.reason) for part in contents.left_out
+    ]
     if rows:
         click.echo("\nNot part of it are:")
         print_table(rows, indent="  ")
@@ -343,20 +347,20 @@ def _as_json(contents: Contents) -> dict[str, Any]:
         "version": contents.version,
         "numbers": contents.numbers,
         "files": {name: len(content) for name, content in contents.files.items()},
-        "leftOut": [{"name": one.name, "reason": one.reason, "files": one.files} for one in contents.left_out],
+        "leftOut": [{"name": part.name, "reason": part.reason, "files": part.files} for part in contents.left_out],
     }
 
 
 @vault.command(name="move-key")
 @click.argument("to", type=click.Choice(KEY_STORES))
 @setting_options("data_dir", "database_url", "key_store")
-def move_key(to: str, **given: Any) -> None:
+def move_key(to: str, **flags: Any) -> None:
     """Move the vault's key to another store, while no daemon runs.
 
     It comes from where --key-store says, and goes where TO says: a file, systemd-creds or the system's keyring. Say so
     in the settings afterwards. If it is interrupted, the key is in both.
     """
-    settings = read_settings(given)
+    settings = read_settings(flags)
     from connmgr.daemon.files import database_url, key_store, private_directory
     from connmgr.errors import StartupError
     from connmgr.processes import harden
@@ -381,13 +385,13 @@ def move_key(to: str, **given: Any) -> None:
 
 @vault.command(name="rotate-key")
 @setting_options("data_dir", "database_url", "key_store")
-def rotate_key(**given: Any) -> None:
+def rotate_key(**flags: Any) -> None:
     """Replace the vault's key, while no daemon runs on the vault.
 
     Secrets and passphrases stay as they are. If it is interrupted, the next start finds the right key. Daemons that
     share the vault's database must be stopped, and need a copy of the new key.
     """
-    settings = read_settings(given)
+    settings = read_settings(flags)
     from connmgr.daemon.files import database_url, key_store, private_directory
     from connmgr.errors import StartupError
     from connmgr.processes import harden

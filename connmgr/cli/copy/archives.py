@@ -52,43 +52,45 @@ class Archives:
         self._report = report
         self._progress = progress
 
-    def send(self, start: Path, chosen: CopyPlan, end: RemotePath) -> None:
+    def send(self, start: Path, plan: CopyPlan, end: RemotePath) -> None:
         """Send files below a local directory into one of a connection."""
-        moved = self._mover(chosen)
-        for batch in _batches([*chosen.directories, *chosen.links, *chosen.files]):
+        # In batches, because files get their names when their archive has arrived whole: an interrupted copy of a large
+        # tree then goes on where it was.
+        moved = self._mover(plan)
+        for batch in _batches([*plan.directories, *plan.links, *plan.files]):
             if not self._send(start, batch, end, moved):
                 return
 
     def _send(self, start: Path, batch: list[TreeEntry], end: RemotePath, moved: Callable[[int], None]) -> bool:
         """Send an archive; return whether the next one may succeed."""
         while batch:
-            sent: list[TreeEntry] = []
+            members: list[TreeEntry] = []
             try:
-                done = self._extracted(end, _packed(start, batch, self._report, sent, moved))
+                result = self._extracted(end, _packed(start, batch, self._report, members, moved))
             except Changed as changed:
                 self._report.fail(HERE, start / changed.entry.path, "It became shorter while it was read")
-                batch = [one for one in batch if one.path != changed.entry.path]
+                batch = [entry for entry in batch if entry.path != changed.entry.path]
                 continue
             except ClientError as error:
                 if isinstance(error, Unreachable):
                     raise
-                names = ", ".join(one.path for one in batch[:3])
+                names = ", ".join(entry.path for entry in batch[:3])
                 self._report.fail(THERE, end, f"{error.message} Not there: {names}{', …' * (len(batch) > 3)}")
                 return error.code not in HOPELESS
-            self._count([one for one in sent if one.kind != DIRECTORY], self._failed(done, end))
+            self._count([entry for entry in members if entry.kind != DIRECTORY], self._failed(result, end))
             break
         return True
 
-    def receive(self, start: RemotePath, chosen: CopyPlan, end: Path) -> None:
+    def receive(self, start: RemotePath, plan: CopyPlan, end: Path) -> None:
         """Receive files of a directory of a connection into a local one, which is created if missing."""
         end.mkdir(exist_ok=True)
-        tree, moved = LocalTree(end, self._options.umask), self._mover(chosen)
-        expected, complaints = {one.path: one for one in (*chosen.files, *chosen.links)}, list[str]()
+        tree, moved = LocalTree(end, self._options.umask), self._mover(plan)
+        expected, complaints = {entry.path: entry for entry in (*plan.files, *plan.links)}, list[str]()
         try:
-            for directory in chosen.directories:
+            for directory in plan.directories:
                 with self._recording(end / directory.path):
                     tree.directory(directory)
-            for members in chosen.requests if expected else ():
+            for members in plan.requests if expected else ():
                 with self._archive(self._client, start, members) as archive:
                     complaints += self._unpack(archive, expected, end, tree, moved)
         finally:
@@ -96,7 +98,7 @@ class Archives:
         for line in complaints:
             self._report.fail(THERE, start, line.removeprefix("tar: "))
         for path in () if complaints else expected:
-            self._report.fail(THERE, start.named(path), NOT_SENT)
+            self._report.fail(THERE, start.child(path), NOT_SENT)
 
     def _unpack(
         self,
@@ -110,17 +112,19 @@ class Archives:
         unexpected, complaints = 0, list[str]()
         with tarfile.open(fileobj=archive, mode="r|", encoding="utf-8", errors="surrogateescape") as members:  # type: ignore[call-overload]
             for member in members:
-                # tarfile would keep every member in memory.
+                # tarfile keeps every member in this list, even in the mode for streams (r|).
                 members.members.clear()
                 complaints += member.pax_headers.get(FAILED, "").splitlines()
-                one = expected.pop(_path_in(member), None)
-                if one is None:
+                entry = expected.pop(_path_in(member), None)
+                if entry is None:
+                    # Files that came into the directory since it was listed are passed over, but not without end: the
+                    # machine may be hostile.
                     unexpected += member.size
                     if unexpected > UNEXPECTED_BYTES:
                         raise ClientError("The connection sends files that nobody asked for.", "transfer_failed", 0)
                     continue
-                with self._recording(end / one.path):
-                    _unpack_member(tree, members, member, one, moved)
+                with self._recording(end / entry.path):
+                    _unpack_member(tree, members, member, entry, moved)
                     self._report.files += 1
                     self._report.bytes += member.size
         return complaints
@@ -134,27 +138,27 @@ class Archives:
             self._report.fail(HERE, path, error.strerror or str(error))
 
     def relay(
-        self, start: RemotePath, chosen: CopyPlan, end: RemotePath, listed: Callable[[], Iterable[TreeEntry]]
+        self, start: RemotePath, plan: CopyPlan, end: RemotePath, listed: Callable[[], Iterable[TreeEntry]]
     ) -> None:
         """Pass files of a directory of a connection into one of another, which is created if missing.
 
         Nobody reads the archives on the way; what ``listed`` lists in ``end`` afterwards shows what has arrived.
         """
-        if chosen.is_empty:
+        if plan.is_empty:
             return
-        moved, wanted = self._mover(chosen), [*chosen.files, *chosen.links]
+        moved, entries = self._mover(plan), [*plan.files, *plan.links]
         failed: set[str] = set()
         with self._client.clone() as reading:
-            for members in chosen.requests:
+            for members in plan.requests:
                 with self._archive(reading, start, members) as archive:
-                    done = self._extracted(end, _watched(iter(archive), moved))
-                failed |= self._failed(done, end)
-        there = {one.path for one in listed()}
-        for one in wanted:
-            if one.path not in there and not _is_in_any(one.path, failed):
-                self._report.fail(THERE, start.named(one.path), NOT_SENT)
-                failed.add(one.path)
-        self._count(wanted, failed)
+                    result = self._extracted(end, _watched(iter(archive), moved))
+                failed |= self._failed(result, end)
+        there = {entry.path for entry in listed()}
+        for entry in entries:
+            if entry.path not in there and not _is_in_any(entry.path, failed):
+                self._report.fail(THERE, start.child(entry.path), NOT_SENT)
+                failed.add(entry.path)
+        self._count(entries, failed)
 
     def _archive(self, client: Client, start: RemotePath, members: Sequence[str]) -> Download:
         return client.fs.archive(start.connection, start.directory, members, session=start.session)
@@ -164,28 +168,28 @@ class Archives:
             end.connection, pieces, end.directory, exact=self._options.keep, session=end.session
         )
 
-    def _mover(self, chosen: CopyPlan) -> Callable[[int], None]:
+    def _mover(self, plan: CopyPlan) -> Callable[[int], None]:
         """Return the function that is called with the number of bytes as they move."""
-        total, done = chosen.bytes, 0
+        total, position = plan.bytes, 0
 
         def moved(size: int) -> None:
-            nonlocal done
-            done += size
+            nonlocal position
+            position += size
             if self._progress is not None:
-                self._progress(done, max(total, done))
+                self._progress(position, max(total, position))
 
         return moved
 
-    def _failed(self, done: Extracted, end: RemotePath) -> set[str]:
+    def _failed(self, result: Extracted, end: RemotePath) -> set[str]:
         """Record the members of an archive that could not be put in place, and return their paths."""
-        for failed in done.failed:
-            self._report.fail(THERE, end.named(failed.path), failed.message)
-        return {failed.path for failed in done.failed}
+        for failed in result.failed:
+            self._report.fail(THERE, end.child(failed.path), failed.message)
+        return {failed.path for failed in result.failed}
 
-    def _count(self, sent: Sequence[TreeEntry], failed: set[str]) -> None:
-        arrived = [one for one in sent if not _is_in_any(one.path, failed)]
+    def _count(self, entries: Sequence[TreeEntry], failed: set[str]) -> None:
+        arrived = [entry for entry in entries if not _is_in_any(entry.path, failed)]
         self._report.files += len(arrived)
-        self._report.bytes += sum(one.size for one in arrived if one.kind == FILE)
+        self._report.bytes += sum(entry.size for entry in arrived if entry.kind == FILE)
 
 
 class Changed(Exception):
@@ -214,66 +218,67 @@ def _packed(
     root: Path,
     entries: Iterable[TreeEntry],
     report: CopyReport,
-    sent: list[TreeEntry],
+    members: list[TreeEntry],
     moved: Callable[[int], None],
 ) -> Iterator[bytes]:
-    """Yield the archive of ``entries`` below ``root`` in pieces; add those in it to ``sent``.
+    """Yield the archive of ``entries`` below ``root`` in pieces; add those in it to ``members``.
 
     Files that cannot be read are left out and recorded. ``moved`` is called with the bytes of content sent.
     :raises Changed: a large file became shorter.
     """
-    held = bytearray()
+    buffer = bytearray()
     for entry in entries:
-        for piece in _member(root, entry, report, sent, moved):
-            held += piece
-            if len(held) >= PIECE_BYTES:
-                yield bytes(held)
-                held.clear()
-    yield bytes(held) + bytes(2 * BLOCK_BYTES)
+        for piece in _member(root, entry, report, members, moved):
+            buffer += piece
+            if len(buffer) >= PIECE_BYTES:
+                yield bytes(buffer)
+                buffer.clear()
+    yield bytes(buffer) + bytes(2 * BLOCK_BYTES)
 
 
 def _member(
-    root: Path, one: TreeEntry, report: CopyReport, sent: list[TreeEntry], moved: Callable[[int], None]
+    root: Path, entry: TreeEntry, report: CopyReport, members: list[TreeEntry], moved: Callable[[int], None]
 ) -> Iterator[bytes]:
-    if one.kind in _TYPES:
-        sent.append(one)
-        yield _header(one)
+    if entry.kind in _TYPES:
+        members.append(entry)
+        yield _header(entry)
         return
     try:
-        file = os.fdopen(os.open(root / one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+        file = os.fdopen(os.open(root / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     except OSError as error:
-        report.fail(HERE, root / one.path, error.strerror or str(error))
+        report.fail(HERE, root / entry.path, error.strerror or str(error))
         return
     with file:
-        yield from _content(root, one, file, report, sent, moved)
+        yield from _content(root, entry, file, report, members, moved)
 
 
 def _content(
     root: Path,
-    one: TreeEntry,
+    entry: TreeEntry,
     file: IO[bytes],
     report: CopyReport,
-    sent: list[TreeEntry],
+    members: list[TreeEntry],
     moved: Callable[[int], None],
 ) -> Iterator[bytes]:
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        report.fail(HERE, root / one.path, NO_FILE)
+        report.fail(HERE, root / entry.path, NO_FILE)
         return
-    # A file of up to a piece is read before its header, which so has the size that it really has.
+    # The header of a tar member comes before its content, and has its size. A small file is read first, so that the
+    # two agree even if somebody writes it now; a large one that became shorter spoils the archive (Changed).
     try:
         first = file.read(min(status.st_size, PIECE_BYTES))
     except OSError as error:
-        report.fail(HERE, root / one.path, error.strerror or str(error))
+        report.fail(HERE, root / entry.path, error.strerror or str(error))
         return
     left = status.st_size if status.st_size > PIECE_BYTES else len(first)
-    sent.append(one)
-    yield _header(one._replace(size=left))
+    members.append(entry)
+    yield _header(entry._replace(size=left))
     padding = bytes(-left % BLOCK_BYTES)
     piece = first
     while left:
         if not piece:
-            raise Changed(one)
+            raise Changed(entry)
         yield piece
         moved(len(piece))
         left -= len(piece)
@@ -281,22 +286,26 @@ def _content(
     yield padding
 
 
-def _header(one: TreeEntry) -> bytes:
-    info = tarfile.TarInfo(f"./{one.path}")
-    info.type = _TYPES.get(one.kind, tarfile.REGTYPE)
-    info.mode, info.mtime, info.linkname = one.mode & 0o777, max(0, int(one.modified // 1)), one.target
-    info.size = one.size if one.kind not in _TYPES else 0
+def _header(entry: TreeEntry) -> bytes:
+    info = tarfile.TarInfo(f"./{entry.path}")
+    info.type = _TYPES.get(entry.kind, tarfile.REGTYPE)
+    info.mode, info.mtime, info.linkname = entry.mode & 0o777, max(0, int(entry.modified // 1)), entry.target
+    info.size = entry.size if entry.kind not in _TYPES else 0
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
 def _unpack_member(
-    tree: LocalTree, members: tarfile.TarFile, member: tarfile.TarInfo, one: TreeEntry, moved: Callable[[int], None]
+    tree: LocalTree,
+    members: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    expected: TreeEntry,
+    moved: Callable[[int], None],
 ) -> None:
-    entry = one._replace(mode=member.mode, modified=int(member.mtime))
+    entry = expected._replace(mode=member.mode, modified=int(member.mtime))
     if member.islnk():
         tree.again(entry, member.linkname.removeprefix("./"))
     elif member.issym():
-        if one.kind == LINK:
+        if expected.kind == LINK:
             tree.link(entry, member.linkname)
     else:
         content = members.extractfile(member)

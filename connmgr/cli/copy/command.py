@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from connmgr.cli.connect import connect, raise_met
+from connmgr.cli.connect import connect, raise_error_of_front
 from connmgr.cli.copy.engine import Copy, locating
 from connmgr.cli.copy.plan import (
     STREAM,
@@ -33,15 +33,15 @@ from connmgr.cli.progress import transferring
 from connmgr.cli.selection import (
     SCHEME,
     Choice,
-    Chosen,
     ConnectionName,
+    Selection,
     brief_option,
     check_brief,
     choosing,
-    chosen,
     jobs_option,
     reach,
     read_address,
+    select_connections,
 )
 from connmgr.cli.sessions import SUDO, WithSudo, fresh_option, own_session, session_of, session_option, sudo_option
 from connmgr.client import Client, ClientError
@@ -140,7 +140,7 @@ def cp(
 
     With --sudo the files on connections are read and written by root or another user.
     """
-    raise_met()
+    raise_error_of_front()
     if len(operands) < 2:
         raise click.UsageError("Name what to copy, and where to: SOURCE... TARGET.")
     check_brief(brief=brief, everywhere=bool(patterns), as_json=as_json)
@@ -153,18 +153,18 @@ def cp(
     *sources, target = operands
     client = connect()
     if patterns:
-        selected = chosen(client, patterns, choice, usage="shell")
+        selected = select_connections(client, patterns, choice, usage="shell")
         to_all(client, selected, sources, target, options, jobs, as_json=as_json, brief=brief)
         return
-    if choice.given:
-        raise click.UsageError(f"Only with --all: {', '.join(choice.given)}.")
+    if choice.options:
+        raise click.UsageError(f"Only with --all: {', '.join(choice.options)}.")
     if store and not any(map(is_of_address, operands)):
         raise click.UsageError(f"--store is for USER@HOST:PATH, and none of {', '.join(operands)} is that.")
     if as_json and target == STREAM:
         raise click.UsageError("Standard output takes the file or --json, not both.")
     with Shells(client, options) as shells:
         end = shells.operand(target, store=store)
-        starts = [one for text in sources for one in expanded(client, shells.operand(text, store=store))]
+        starts = [start for text in sources for start in expanded(client, shells.operand(text, store=store))]
         if len(starts) > 1 and STREAM in (*starts, end):
             raise click.UsageError("Standard input or output is a single file: copy it without others.")
         with transferring(str(sources[0]), quiet=quiet or as_json) as progress, locating():
@@ -319,7 +319,7 @@ class CopyOutcome(NamedTuple):
 
 def to_all(
     client: Client,
-    chosen: Chosen,
+    selection: Selection,
     sources: Sequence[str],
     target: str,
     options: CopyOptions,
@@ -335,12 +335,12 @@ def to_all(
     """
     from connmgr.cli.fan_out import in_threads, report
 
-    ends = _ends(telling(chosen.names), sources, target)
+    ends = _ends(telling(selection.names), sources, target)
 
     def work(ids: Sequence[str]) -> Iterator[CopyOutcome]:
         return in_threads(client, ids, lambda own, id: _copy_on(own, id, ends(id), options), jobs)
 
-    report(client, chosen, options.sudo, work, as_json=as_json, brief=brief)
+    report(client, selection, options.sudo, work, as_json=as_json, brief=brief)
 
 
 def _ends(labels: dict[str, str], sources: Sequence[str], target: str) -> Callable[[str], Ends]:
@@ -361,7 +361,7 @@ def _ends(labels: dict[str, str], sources: Sequence[str], target: str) -> Callab
     def fetched(id: str) -> Ends:
         def ends(client: Client, shells: Shells) -> tuple[list[CopyOperand], CopyOperand]:
             places = [shells.remote(id, labels[id], text[1:]) for text in sources]
-            starts = [one for place in places for one in expanded(client, place)]
+            starts = [start for place in places for start in expanded(client, place)]
             directories[id].mkdir(parents=True, exist_ok=True)
             return starts, str(directories[id])
 

@@ -127,6 +127,7 @@ class Copy:
         if isinstance(start, RemotePath):
             if not isinstance(end, RemotePath):
                 return self._download(start, source, end)
+            # Two connections to the daemon: one reads while the other writes.
             with (
                 self._client.clone() as reading,
                 _naming(start),
@@ -185,15 +186,15 @@ class Copy:
         self.has_trees = True
         try:
             source, target = self._listing(start), self._listing(end, may_be_missing=True)
-            chosen = self._plan(start, source, end, target, equal=of_same_time)
+            copy_plan = self._plan(start, source, end, target, equal=of_same_time)
             archives = Archives(self._client, self._options, self.report, self._progress)
             if not isinstance(start, RemotePath):
                 assert isinstance(end, RemotePath), "_copy refuses two local operands"  # noqa: S101
-                archives.send(Path(start).expanduser(), chosen, end)
+                archives.send(Path(start).expanduser(), copy_plan, end)
             elif isinstance(end, RemotePath):
-                archives.relay(start, chosen, end, lambda: self._listing(end, may_be_missing=True))
+                archives.relay(start, copy_plan, end, lambda: self._listing(end, may_be_missing=True))
             else:
-                archives.receive(start, chosen, Path(end).expanduser())
+                archives.receive(start, copy_plan, Path(end).expanduser())
         except OSError as error:
             raise failed(f"{error.filename or end}: {error.strerror}") from error
 
@@ -218,9 +219,13 @@ class Copy:
         """
 
         def equal(pairs: Pairs) -> set[str]:
-            paths = [one.path for one, _ in pairs if one.size]
+            paths = [entry.path for entry, _ in pairs if entry.size]
             first, second = (self._checksums(operand, paths) if paths else {} for operand in (start, end))
-            return {one.path for one, _ in pairs if not one.size or first.get(one.path, "") == second.get(one.path)}
+            return {
+                entry.path
+                for entry, _ in pairs
+                if not entry.size or first.get(entry.path, "") == second.get(entry.path)
+            }
 
         return equal
 
@@ -254,6 +259,7 @@ class Copy:
             if not may_be_missing or error.code != "no_such_file":
                 raise
             return []
+        # What a machine says is in its directory decides where files are written here.
         if any(leads_out(entry.name) for entry in entries):
             raise ClientError(f"{operand} lists files that are not in it.", "transfer_failed", 0)
         return [of_entry(entry) for entry in entries]
@@ -324,5 +330,5 @@ def locating() -> Iterator[None]:
         name = error.details.pop(_PLACE, None)
         if name is None or not error.message.startswith("/"):
             raise
-        said = f"{name}:{error.message}"
-        raise ClientError(said, error.code, error.status, error.details, error.retry_after) from error
+        message = f"{name}:{error.message}"
+        raise ClientError(message, error.code, error.status, error.details, error.retry_after) from error

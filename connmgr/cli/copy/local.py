@@ -81,6 +81,7 @@ def replacing(target: Path, mode: int, *, keeps_mode: bool, modified: float | No
         with target.open("wb") as device:
             yield device
         return
+    # The draft must be in the directory of the file itself: a rename would replace the link.
     target = Path(os.path.realpath(target))
     if keeps_mode and target.exists():
         mode = stat.S_IMODE(target.stat().st_mode)
@@ -126,14 +127,14 @@ class LocalTree:
         self._mask = mask
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._at: tuple[str, int] | None = None
-        self._made: list[TreeEntry] = []
+        self._new_directories: list[TreeEntry] = []
 
     def directory(self, entry: TreeEntry) -> None:
         """Create a directory; an existing one stays as it is."""
         above, name = self._parted(entry.path)
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=above)
-            self._made.append(entry)
+            self._new_directories.append(entry)
         os.close(os.open(name, _DIRECTORY, dir_fd=above))
 
     def link(self, entry: TreeEntry, target: str) -> None:
@@ -164,7 +165,9 @@ class LocalTree:
 
     def close(self, *, times: bool) -> None:
         """Set the modes of the new directories, and with ``times`` their times."""
-        for entry in reversed(self._made):
+        # Now, because a directory without the right to write could not have been filled; and from the deepest up, since
+        # each new file changes the time of its directory.
+        for entry in reversed(self._new_directories):
             with suppress(OSError):
                 descriptor = self._opened(entry.path)
                 try:
@@ -190,6 +193,7 @@ class LocalTree:
 
     def _opened(self, path: str) -> int:
         """Open a directory below the root, following no links."""
+        # Part by part with O_NOFOLLOW: a machine could send a link to / and then a file "below" it.
         descriptor = os.dup(self._root)
         for part in path.split("/") if path else []:
             try:

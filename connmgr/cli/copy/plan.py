@@ -29,7 +29,7 @@ class RemotePath(NamedTuple):
     name: str = ""
     """The connection's path in the vault, for messages."""
 
-    def named(self, name: str) -> RemotePath:
+    def child(self, name: str) -> RemotePath:
         """Return the path of ``name`` within this one."""
         return self._replace(path=f"{self.path.rstrip('/')}/{name}" if self.path else name)
 
@@ -79,7 +79,7 @@ def within(operand: CopyOperand, name: str) -> CopyOperand:
     """Return the operand of ``name`` in a directory, or the directory itself if ``name`` is empty."""
     if not name:
         return operand
-    return operand.named(name) if isinstance(operand, RemotePath) else str(Path(operand) / name)
+    return operand.child(name) if isinstance(operand, RemotePath) else str(Path(operand) / name)
 
 
 def own_name(operand: CopyOperand) -> str:
@@ -153,7 +153,7 @@ class CopyPlan(NamedTuple):
         if self.whole:
             yield []
             return
-        paths = [one.path for one in (*self.files, *self.links, *self.leaves)]
+        paths = [entry.path for entry in (*self.files, *self.links, *self.leaves)]
         for start in range(0, len(paths), REQUEST_PATHS):
             yield paths[start : start + REQUEST_PATHS]
 
@@ -175,7 +175,7 @@ def leads_out(path: str) -> bool:
 
 def of_same_time(pairs: Pairs) -> set[str]:
     """Return the paths of the pairs whose times of last change are in the same second."""
-    return {one.path for one, other in pairs if one.modified // 1 == other.modified // 1}
+    return {entry.path for entry, other in pairs if entry.modified // 1 == other.modified // 1}
 
 
 def plan(
@@ -192,49 +192,50 @@ def plan(
     Files are left out if ``equal`` returns their pair, or if one of ``excludes`` matches them or a directory above.
     What an operand names itself is neither excluded nor left out for its kind.
     """
-    there = {one.path: one for one in target}
+    there = {entry.path: entry for entry in target}
     included = _included(source, excludes)
     # A tree that is copied whole goes as one archive of its directory, without a list of members.
     whole = len(included) == len(source)
-    holding = {one.path.rpartition("/")[0] for one in source}
+    # The directories that something is in: an archive of their files brings them, too.
+    holding = {entry.path.rpartition("/")[0] for entry in source}
     same = equal(
         [
-            (one, other)
-            for one in included
-            if (other := there.get(one.path)) and one.kind == other.kind == FILE and one.size == other.size
+            (entry, other)
+            for entry in included
+            if (other := there.get(entry.path)) and entry.kind == other.kind == FILE and entry.size == other.size
         ]
     )
     directories, files, links, leaves = list[TreeEntry](), list[TreeEntry](), list[TreeEntry](), list[TreeEntry]()
-    for one in included:
-        other = there.get(one.path)
-        if one.kind == DIRECTORY:
+    for entry in included:
+        other = there.get(entry.path)
+        if entry.kind == DIRECTORY:
             # An archive of files brings their directories; only those without content have to be named.
-            if one.path not in holding:
-                leaves.append(one)
+            if entry.path not in holding:
+                leaves.append(entry)
             if other is None or other.kind != DIRECTORY:
-                directories.append(one)
-        elif one.path and (one.kind == OTHER or (one.kind == LINK and not keep)):
+                directories.append(entry)
+        elif entry.path and (entry.kind == OTHER or (entry.kind == LINK and not keep)):
             report.left += 1
             # An archive leaves out devices and pipes by itself, but not links.
-            whole = whole and one.kind == OTHER
-        elif one.path and one.kind == LINK:
-            links.append(one)
-        elif one.path in same:
+            whole = whole and entry.kind == OTHER
+        elif entry.path and entry.kind == LINK:
+            links.append(entry)
+        elif entry.path in same:
             report.equal += 1
             whole = False
         else:
-            files.append(one)
+            files.append(entry)
     return CopyPlan(directories, files, links, leaves, whole)
 
 
 def _included(source: Iterable[TreeEntry], excludes: Sequence[str]) -> list[TreeEntry]:
     out: set[str] = set()
     included = []
-    for one in source:
-        if one.path and (one.path.rpartition("/")[0] in out or _excluded(one.path, excludes)):
-            out.add(one.path)
+    for entry in source:
+        if entry.path and (entry.path.rpartition("/")[0] in out or _excluded(entry.path, excludes)):
+            out.add(entry.path)
         else:
-            included.append(one)
+            included.append(entry)
     return included
 
 
@@ -242,11 +243,11 @@ def _excluded(path: str, patterns: Sequence[str]) -> bool:
     """Whether a pattern matches: one with a slash the whole path, others the last name."""
     parts = path.split("/")
     for pattern in patterns:
-        wanted = pattern.strip("/").split("/")
+        names = pattern.strip("/").split("/")
         if "/" not in pattern.rstrip("/"):
-            if fnmatchcase(parts[-1], wanted[0]):
+            if fnmatchcase(parts[-1], names[0]):
                 return True
-        elif len(wanted) == len(parts) and all(map(fnmatchcase, parts, wanted)):
+        elif len(names) == len(parts) and all(map(fnmatchcase, parts, names)):
             return True
     return False
 
@@ -292,9 +293,9 @@ class CopyReport:
         # Imported here, as in tell(): a single file has no summary.
         from connmgr.cli.output import amount, counted
 
-        taken = f" in {time.monotonic() - self.began:.1f} s" if timed else ""
+        duration = f" in {time.monotonic() - self.began:.1f} s" if timed else ""
         parts = [
-            f"{counted(self.files, 'file')}, {amount(self.bytes)}{taken}",
+            f"{counted(self.files, 'file')}, {amount(self.bytes)}{duration}",
             *([f"{self.equal} equal"] if self.equal else []),
             *([f"{self.left} left out (links need -a)"] if self.left else []),
             *([f"{len(self.failures)} failed"] if self.failures else []),

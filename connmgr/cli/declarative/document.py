@@ -23,13 +23,13 @@ from connmgr.cli.declarative.plan import (
     To,
     carry_out,
     folded,
-    given,
     is_secret,
     judge,
     mapped,
     marked,
     ordered,
     show,
+    without_nulls,
 )
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import counted, json_option, print_json
@@ -53,7 +53,7 @@ def export(*, as_json: bool) -> None:
     a backup: jobs, users, host keys and facts are not part of it.
     """
     client = connect()
-    document = written(Stored(client), categories(client))
+    document = document_of(Stored(client), categories(client))
     if as_json:
         print_json(document)
     else:
@@ -62,7 +62,7 @@ def export(*, as_json: bool) -> None:
 
 def categories(client: Client) -> list[tuple[str, ...]]:
     """Return the paths of all categories except the root and the default one, in their order."""
-    paths = [one.name[1:] for one in client.category.info(client.category.query())]
+    paths = [category.name[1:] for category in client.category.info(client.category.query())]
     return [path for path in paths if path and path != DEFAULT]
 
 
@@ -92,21 +92,21 @@ def apply(file: Any, *, prune: bool, yes: bool, as_json: bool) -> None:
         stored = Stored(client)
         entries, paths = read(_content(file), stored)
         there = set(categories(client))
-        made = [path for path in paths if folded(path) not in {*there, ("default",)}]
+        new_categories = [path for path in paths if folded(path) not in {*there, ("default",)}]
         entries = ordered(entries)
         going = judge(entries, stored, prune=prune)
     every = [*entries, *going]
-    planned = made or any(one.outcome in DONE for one in every)
-    if planned and not as_json:
-        _show(every, made)
-    agreed = bool(planned) and (yes or _agrees(as_json=as_json))
+    has_changes = new_categories or any(entry.outcome in DONE for entry in every)
+    if has_changes and not as_json:
+        _show(every, new_categories)
+    agreed = bool(has_changes) and (yes or _agrees(as_json=as_json))
     if agreed:
-        carry_out(client, entries, removals=going, categories=made)
+        carry_out(client, entries, removals=going, categories=new_categories)
     if as_json:
         show(every, as_json=True, advice="")
         return
-    click.echo(_summary(every), err=not agreed and bool(planned))
-    if planned and not agreed:
+    click.echo(_summary(every), err=not agreed and bool(has_changes))
+    if has_changes and not agreed:
         click.echo("Nothing was changed; --yes applies it.", err=True)
 
 
@@ -129,9 +129,9 @@ def _agrees(*, as_json: bool) -> bool:
     return True
 
 
-def _show(entries: Sequence[Entry], made: Sequence[tuple[str, ...]]) -> None:
-    shown = [Entry("/".join(path), note="a category") for path in made]
-    show([*shown, *(entry for entry in entries if entry.outcome != PRESENT)], as_json=False, advice="")
+def _show(entries: Sequence[Entry], new_categories: Sequence[tuple[str, ...]]) -> None:
+    additions = [Entry("/".join(path), note="a category") for path in new_categories]
+    show([*additions, *(entry for entry in entries if entry.outcome != PRESENT)], as_json=False, advice="")
 
 
 def _summary(entries: Sequence[Entry]) -> str:
@@ -150,7 +150,7 @@ _TOP = {"connmgr": int, "categories": list, "connections": list}
 _MEMBERS = {"name": str, "category": str, "type": str, "uuid": str, "labels": dict, "data": dict}
 
 
-def written(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[str, Any]:
+def document_of(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[str, Any]:
     """Return the content of a vault, with :data:`KEPT` in place of its secrets."""
     wholes = {id: "/".join([*info["category"], *info["name"]]) for id, info in stored.infos.items()}
     shorts = {id: "/".join(info["name"]) for id, info in stored.infos.items()}
@@ -160,14 +160,14 @@ def written(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[str, 
     def entry(id: str) -> dict[str, Any]:
         info = stored.infos[id]
         defaults = stored.defaults(info["rawData"])
-        data = {name: value for name, value in given(info["rawData"]).items() if value != defaults.get(name)}
+        data = {name: value for name, value in without_nulls(info["rawData"]).items() if value != defaults.get(name)}
         data = marked(stored.schema(info["type"]), REFERENCE, data, lambda _, value: names.get(value, value))
         data = mapped(data, lambda value: dict(KEPT) if is_secret(value) else value)
-        one = {"name": shorts[id], "category": "/".join(info["category"]), "type": data.pop("type")}
+        head = {"name": shorts[id], "category": "/".join(info["category"]), "type": data.pop("type")}
         # The local machine has the same uuid in every vault. Other connections need theirs if they share a name.
         uuid = {"uuid": id} if id == LOCAL_MACHINE or counts[wholes[id]] > 1 else {}
         labels = {"labels": dict(info["labels"])} if info["labels"] else {}
-        return {**one, **uuid, **labels, **({"data": data} if data else {})}
+        return {**head, **uuid, **labels, **({"data": data} if data else {})}
 
     return {
         "connmgr": VERSION,
@@ -185,8 +185,8 @@ def read(content: Any, stored: Stored) -> tuple[list[Entry], list[tuple[str, ...
     if not isinstance(content, dict) or content.get("connmgr") != VERSION:
         raise Failure(f"The file must have `connmgr: {VERSION}` at its beginning, as connmgr export writes it.")
     _check(content, _TOP, "The file")
-    entries = [_entry(one, f"connections[{at}]") for at, one in enumerate(content.get("connections") or [])]
-    for name, count in Counter((one.key, one.id) for one in entries).items():
+    entries = [_entry(member, f"connections[{at}]") for at, member in enumerate(content.get("connections") or [])]
+    for name, count in Counter((entry.key, entry.id) for entry in entries).items():
         if count > 1:
             raise Failure(f"{name[0]} stands in the file more than once: its uuid tells one from the other.")
     names = _Names(entries, stored)
@@ -227,7 +227,7 @@ class _Names:
         paths: list[tuple[str, ...]] = []
 
         def referred(at: str, value: Any) -> To | str:
-            target, path = self._found(f"{entry.key}: {at}", value)
+            target, path = self._resolve(f"{entry.key}: {at}", value)
             paths.append(path)
             return target
 
@@ -236,7 +236,7 @@ class _Names:
         if above and above not in paths:
             raise Failure(f"{entry.key}: its name says that it runs over {'/'.join(above)}, but its data does not.")
 
-    def _found(self, where: str, value: Any) -> tuple[To | str, tuple[str, ...]]:
+    def _resolve(self, where: str, value: Any) -> tuple[To | str, tuple[str, ...]]:
         """Return the connection that ``value`` names, and its path."""
         if not isinstance(value, str):
             raise Failure(f"{where} must be the name of a connection.")
@@ -251,18 +251,18 @@ class _Names:
         raise Failure(f"{where}: no connection is called {value!r}, in the file or in the vault.")
 
 
-def _entry(one: Any, where: str) -> Entry:
-    if not isinstance(one, dict) or not isinstance(one.get("name"), str) or not one["name"]:
+def _entry(member: Any, where: str) -> Entry:
+    if not isinstance(member, dict) or not isinstance(member.get("name"), str) or not member["name"]:
         raise Failure(f"{where} must be a mapping with a name.")
-    where = f"{where} ({one['name']})"
-    _check(one, _MEMBERS, where)
-    if not one.get("type"):
+    where = f"{where} ({member['name']})"
+    _check(member, _MEMBERS, where)
+    if not member.get("type"):
         raise Failure(f"{where}: type is missing; `connmgr add --schema` lists the types.")
-    path, category = tuple(one["name"].split("/")), _category(one.get("category") or "default", where)
-    data = {"type": one["type"], **(one.get("data") or {})}
+    path, category = tuple(member["name"].split("/")), _category(member.get("category") or "default", where)
+    data = {"type": member["type"], **(member.get("data") or {})}
     key = "/".join(folded((*category, *path)))
-    labels = _labels(one.get("labels"), where)
-    entry = Entry(key, data, name=path[-1], path=path, category=category, id=one.get("uuid"), renames=True)
+    labels = _labels(member.get("labels"), where)
+    entry = Entry(key, data, name=path[-1], path=path, category=category, id=member.get("uuid"), renames=True)
     entry.labels = labels
     return entry
 
@@ -277,11 +277,11 @@ def _labels(labels: Mapping[Any, Any] | None, where: str) -> dict[str, str] | No
     return dict(labels)
 
 
-def _check(content: Mapping[Any, Any], known: Mapping[str, type], where: str) -> None:
+def _check(content: Mapping[Any, Any], kinds: Mapping[str, type], where: str) -> None:
     for name, value in content.items():
-        if name not in known:
-            raise Failure(f"{where}: {name} is unknown; there are {', '.join(known)}.")
-        if value is not None and not isinstance(value, known[name]):
+        if name not in kinds:
+            raise Failure(f"{where}: {name} is unknown; there are {', '.join(kinds)}.")
+        if value is not None and not isinstance(value, kinds[name]):
             raise Failure(f"{where}: {name} is not of the kind that connmgr export writes.")
 
 

@@ -188,9 +188,9 @@ def _read(file: Path | None) -> Iterator[Entry]:
     path = file or USUAL.expanduser()
     usual = path.resolve() == USUAL.expanduser().resolve()
     files = ConfigFiles()
-    named = files.aliases(path)
-    hosts = _Hosts(None if usual else path, files, set(named))
-    for alias in named:
+    aliases = files.aliases(path)
+    hosts = _Hosts(None if usual else path, files, set(aliases))
+    for alias in aliases:
         try:
             yield from hosts.usual(alias) if usual else hosts.explicit(alias)
         except ConnmgrError as error:
@@ -200,10 +200,10 @@ def _read(file: Path | None) -> Iterator[Entry]:
 class _Hosts:
     """The hosts of ``file``, or of the usual files if None; ``named`` are the hosts that it names."""
 
-    def __init__(self, file: Path | None, files: ConfigFiles, named: set[str]) -> None:
+    def __init__(self, file: Path | None, files: ConfigFiles, aliases: set[str]) -> None:
         self._file = file
         self._files = files
-        self._named = named
+        self._aliases = aliases
         self._seen: dict[str, Entry] = {}
 
     def left_out(self, name: str, note: str) -> Entry:
@@ -219,7 +219,7 @@ class _Hosts:
         destination = destination or self._resolve(name)
         if name in self._seen:
             return
-        # Marked before its gateways are followed, so that a cycle ends.
+        # Marked before its gateways are followed, so that a host that jumps through itself ends.
         self._seen[name] = host = _entry(name, destination)
         via: str | None = None
         for hop in destination.jumps:
@@ -231,7 +231,7 @@ class _Hosts:
 
     def _through(self, hop: JumpHost, name: str, via: str | None) -> Iterator[Entry]:
         destination = self._resolve(hop.host, hop.port, hop.user)
-        if name in self._named:
+        if name in self._aliases:
             yield from self.explicit(name, destination)
         elif name not in self._seen:
             self._seen[name] = host = _entry(name, destination)
@@ -347,10 +347,10 @@ def import_ansible_inventory(
     no counterpart. All are stored in one step, or none. With --update a stored connection gets what the inventory says
     of it; its password and whatever else no inventory says stay.
     """
-    given = [one.read().strip() for one in password_files]
+    texts = [source.read().strip() for source in password_files]
     if ask_vault_password:
-        given.append(ask_passphrase("Password of ansible-vault"))
-    passwords = VaultPasswords([one for one in given if one])
+        texts.append(ask_passphrase("Password of ansible-vault"))
+    passwords = VaultPasswords([text for text in texts if text])
     for name in BESIDE:
         if (file.parent / name).exists():
             click.echo(f"{file.parent / name} is not read; what it says of hosts is missing here.", err=True)
@@ -391,7 +391,7 @@ def _elevated(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
         yield left_out
         return
     key = f"{host.key}/{user}"
-    password = next((one for name in SECRETS_OF_BECOME if isinstance(one := variables.get(name), Opened)), None)
+    password = next((secret for name in SECRETS_OF_BECOME if isinstance(secret := variables.get(name), Opened)), None)
     unread = [name for name in SECRETS_OF_BECOME if name in variables and not isinstance(variables[name], Opened)]
     secrets = [f"{variable} is not read: {_asks(key, 'password')}" for variable in unread]
     yield Entry(
@@ -422,7 +422,9 @@ def _secrets(host: Entry, variables: Mapping[str, Any]) -> dict[str, str]:
     if host.data["type"] == "local":
         return {}
     # A passphrase needs the key that it opens.
-    return {field: one for field, one in opened.items() if "." not in field or field.partition(".")[0] in host.data}
+    return {
+        field: secret for field, secret in opened.items() if "." not in field or field.partition(".")[0] in host.data
+    }
 
 
 def _untaken(host: Entry, variables: Mapping[str, Any]) -> Iterator[str]:

@@ -31,7 +31,7 @@ class Stored:
     """All connections of a vault, and its types; read once."""
 
     def __init__(self, client: Client, kind: str = "*") -> None:
-        self.types = {one.name: one.schema for one in client.connection.types()}
+        self.types = {type_.name: type_.schema for type_ in client.connection.types()}
         self.infos = {info["connection"]: info for info in described(client, kind)}
         self._by_name: dict[tuple[str, ...], list[str]] = {}
         self._by_data: dict[str, str] = {}
@@ -44,7 +44,7 @@ class Stored:
         """Return the schema of a type; an empty one if no plugin offers the type."""
         return self.types.get(kind, {})
 
-    def named(self, path: Iterable[str]) -> list[str]:
+    def with_path(self, path: Iterable[str]) -> list[str]:
         """Return the ids of the connections with this path."""
         return self._by_name.get(folded(path), [])
 
@@ -58,24 +58,28 @@ class Stored:
 
     def whole(self, data: Mapping[str, Any]) -> str:
         """Return ``data`` with defaults filled in, as text; equal data give equal text."""
-        return json.dumps({**self.defaults(data), **given(data)}, sort_keys=True, default=repr)
+        return json.dumps({**self.defaults(data), **without_nulls(data)}, sort_keys=True, default=repr)
 
     def defaults(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the default values of this data's type."""
         properties = self.schema(data["type"]).get("properties", {})
-        return {name: one["default"] for name, one in properties.items() if one.get("default") is not None}
+        return {
+            name: property_["default"] for name, property_ in properties.items() if property_.get("default") is not None
+        }
 
     def differences(self, id: str, data: Mapping[str, Any]) -> list[str]:
         """Return the names of the fields in which a stored connection differs from ``data``."""
         defaults = self.defaults(data)
-        ours, theirs = ({**defaults, **given(each)} for each in (data, self.infos[id]["rawData"]))
+        ours, theirs = ({**defaults, **without_nulls(each)} for each in (data, self.infos[id]["rawData"]))
         return sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
 
 
-def given(data: Mapping[str, Any]) -> dict[str, Any]:
+def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``data`` without the fields that are null, which count as not given."""
     return {
-        name: given(value) if isinstance(value, Mapping) else value for name, value in data.items() if value is not None
+        name: without_nulls(value) if isinstance(value, Mapping) else value
+        for name, value in data.items()
+        if value is not None
     }
 
 
@@ -176,22 +180,23 @@ class Entry:
 def ordered(entries: Iterable[Entry]) -> list[Entry]:
     """Return ``entries``, each after those that it runs over; those that run over themselves are left out."""
     by_key = {entry.key: entry for entry in entries}
-    done: dict[str, Entry] = {}
+    result: dict[str, Entry] = {}
     for start in by_key.values():
+        # Depth first with a stack of its own, because a file may have a chain that is longer than Python's recursion.
         pending = [(start, iter(start.over))]
         entered = {start.key}
         while pending:
             entry, over = pending[-1]
-            key = next((key for key in over if key in by_key and key not in done), None)
+            key = next((key for key in over if key in by_key and key not in result), None)
             if key is None:
-                done[entry.key] = entry
+                result[entry.key] = entry
                 pending.pop()
             elif key in entered:
                 by_key[key].leave_out("goes through itself")
             else:
                 entered.add(key)
                 pending.append((by_key[key], iter(by_key[key].over)))
-    return list(done.values())
+    return list(result.values())
 
 
 def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> None:
@@ -200,17 +205,17 @@ def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> N
     An entry with the data of a stored connection is there already. One with the name of exactly one connection of the
     same type changes the fields that its source states, if ``update``.
     """
-    known: dict[str, Entry] = {}
+    earlier: dict[str, Entry] = {}
     for entry in entries:
-        known[entry.key] = entry
-        if entry.outcome == LEFT_OUT or not _is_reached(entry, known):
+        earlier[entry.key] = entry
+        if entry.outcome == LEFT_OUT or not _is_reached(entry, earlier):
             continue
         same = stored.equal(entry.data)
-        alike = [id for id in stored.named(entry.path) if stored.infos[id]["type"] == entry.data["type"]]
+        alike = [id for id in stored.with_path(entry.path) if stored.infos[id]["type"] == entry.data["type"]]
         if same is not None:
             settle(entry, same, stored if update else None)
         elif len(alike) == 1:
-            entry.data = updated(given(stored.infos[alike[0]]["rawData"]), entry.data, entry.states)
+            entry.data = updated(without_nulls(stored.infos[alike[0]]["rawData"]), entry.data, entry.states)
             fields = stored.differences(alike[0], entry.data)
             if update or not fields:
                 settle(entry, alike[0], stored if update else None)
@@ -221,15 +226,15 @@ def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> N
             entry.outcome, entry.note = DIFFERENT, "several connections have this name: change or remove them first"
 
 
-def updated(held: Mapping[str, Any], data: Mapping[str, Any], states: frozenset[str], at: str = "") -> dict[str, Any]:
-    """Return the stored data ``held`` with the fields of ``data``, and without others that the source ``states``.
+def updated(stored: Mapping[str, Any], data: Mapping[str, Any], states: frozenset[str], at: str = "") -> dict[str, Any]:
+    """Return the stored data ``stored`` with the fields of ``data``, and without others that the source ``states``.
 
     A field may be stated only in part. It stays as it is where it was made otherwise, such as an ``identity`` whose key
     is in the vault, while the source names the file of a key or none.
     """
     result: dict[str, Any] = {}
-    for name in dict.fromkeys([*data, *held]):
-        place, before, after = f"{at}{name}", held.get(name), data.get(name)
+    for name in dict.fromkeys([*data, *stored]):
+        place, before, after = f"{at}{name}", stored.get(name), data.get(name)
         if isinstance(before, Mapping) and any(state.startswith(f"{place}.") for state in states):
             parts = after if isinstance(after, Mapping) else {}
             own = {part for part in before if f"{place}.{part}" not in states}
@@ -259,21 +264,21 @@ def settle(entry: Entry, id: str, stored: Stored | None) -> None:
         entry.outcome, entry.note = CHANGES, ", ".join(entry.changed)
 
 
-def _is_reached(entry: Entry, known: Mapping[str, Entry]) -> bool:
+def _is_reached(entry: Entry, entries: Mapping[str, Entry]) -> bool:
     """Whether the entries that ``entry`` runs over will be stored; ids of stored ones are put into its data."""
     for key in entry.over:
-        hop = known.get(key)
+        hop = entries.get(key)
         if hop is None or hop.outcome in (LEFT_OUT, DIFFERENT):
             entry.leave_out(f"goes through {key}, which is not added" if hop else "goes through itself")
             return False
-    entry.data = resolve(entry.data, known)
+    entry.data = resolve(entry.data, entries)
     return True
 
 
-def resolve(data: dict[str, Any], known: Mapping[str, Entry]) -> dict[str, Any]:
+def resolve(data: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
     """Return ``data`` with the ids of the entries that are already stored."""
     resolved: dict[str, Any] = mapped(
-        data, lambda value: known[value.key].id or value if isinstance(value, To) else value
+        data, lambda value: entries[value.key].id or value if isinstance(value, To) else value
     )
     return resolved
 
@@ -294,9 +299,9 @@ def carry_out(
     if not (new or changes or removals or paths):
         return
     count = counted(len(new) + len(changes) + len(removals), "connection")
-    labels = {one.key: str(number) for number, one in enumerate(new)}
+    labels = {entry.key: str(number) for number, entry in enumerate(new)}
     fields: dict[str, Any] = {
-        "add": [_body(one, labels) | {"label": labels[one.key], "name": one.name} for one in new],
+        "add": [_body(entry, labels) | {"label": labels[entry.key], "name": entry.name} for entry in new],
         "change": [_changes(change, labels) for change in changes],
         "remove": [removal.id for removal in removals],
     }
@@ -304,14 +309,14 @@ def carry_out(
         try:
             applied = client.connection.apply(categories=paths, **fields)
         except ClientError as error:
-            raise Failure(_named(error.message, {"add": new, "change": changes})) from error
-    by_id = {id: one.key for one, (id, fresh) in zip(new, applied.added, strict=True) if fresh}
-    for one, (id, fresh) in zip(new, applied.added, strict=True):
-        one.id, one.outcome = id, ADDED if fresh else PRESENT
+            raise Failure(_with_keys(error.message, {"add": new, "change": changes})) from error
+    by_id = {id: entry.key for entry, (id, fresh) in zip(new, applied.added, strict=True) if fresh}
+    for entry, (id, fresh) in zip(new, applied.added, strict=True):
+        entry.id, entry.outcome = id, ADDED if fresh else PRESENT
         if not fresh:
-            one.note = f"the same as {by_id.get(id, id)}"
-    for one in (*changes, *removals):
-        one.outcome = DONE[one.outcome]
+            entry.note = f"the same as {by_id.get(id, id)}"
+    for entry in (*changes, *removals):
+        entry.outcome = DONE[entry.outcome]
 
 
 def _body(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -326,7 +331,7 @@ def _changes(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
     return {"connection": entry.id, **{name: value for name, value in body.items() if name in changed}}
 
 
-def _named(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
+def _with_keys(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
     """Return the daemon's message with the keys of entries instead of their numbers."""
 
     def name(place: re.Match[str]) -> str:
@@ -353,11 +358,11 @@ def judge(entries: Sequence[Entry], stored: Stored, *, prune: bool) -> list[Entr
     equal data apart from secrets, which gets its name.
     :raises Failure: an entry runs over a connection that is to be removed.
     """
-    known = {entry.key: entry for entry in entries}
+    by_key = {entry.key: entry for entry in entries}
     _match(entries, stored)
     for entry in entries:
         kind = None if entry.id is None else stored.infos[entry.id]["type"]
-        lost = next((key for key in entry.over if known[key].outcome in (LEFT_OUT, DIFFERENT)), None)
+        lost = next((key for key in entry.over if by_key[key].outcome in (LEFT_OUT, DIFFERENT)), None)
         if entry.outcome == LEFT_OUT:
             continue
         if lost is not None:
@@ -365,7 +370,7 @@ def judge(entries: Sequence[Entry], stored: Stored, *, prune: bool) -> list[Entr
         elif kind is not None and kind != entry.data["type"]:
             entry.outcome, entry.note = DIFFERENT, f"stored with the type {kind}: remove it first"
         else:
-            _judge(entry, known, stored)
+            _judge(entry, by_key, stored)
     return _superfluous(entries, stored) if prune else []
 
 
@@ -376,25 +381,26 @@ def _match(entries: Sequence[Entry], stored: Stored) -> None:
     for id, info in stored.infos.items():
         places.setdefault((tuple(info["category"]), tuple(info["name"])), []).append(id)
         alike.setdefault(_looks(stored, info["rawData"]), []).append(id)
-    known = {entry.key: entry for entry in entries}
-    taken: set[str] = set()
+    by_key = {entry.key: entry for entry in entries}
+    matches: set[str] = set()
     for entry in entries:
         entry.id = entry.id if entry.id in stored.infos else None
-        taken |= {entry.id} if entry.id else set()
+        matches |= {entry.id} if entry.id else set()
 
     def here(entry: Entry) -> list[str]:
         return places.get((folded(entry.category or ()), folded(entry.path)), [])
 
     def same(entry: Entry) -> list[str]:
-        return alike.get(_looks(stored, resolve(entry.data, known)), [])
+        return alike.get(_looks(stored, resolve(entry.data, by_key)), [])
 
-    # First those with equal data in the same place: another connection of that name and place must not take it.
-    for found in (lambda one: [id for id in here(one) if id in same(one)], here, same):
+    # Three rounds: data and place, place alone, data alone. First those with equal data in the same place: where two
+    # connections have one name, an entry must not take the other's, which would then be changed for nothing.
+    for match in (lambda entry: [id for id in here(entry) if id in same(entry)], here, same):
         for entry in entries:
-            free = [] if entry.id else [id for id in found(entry) if id not in taken]
+            free = [] if entry.id else [id for id in match(entry) if id not in matches]
             if free:
                 entry.id = free[0]
-                taken.add(free[0])
+                matches.add(free[0])
 
 
 def _looks(stored: Stored, data: Mapping[str, Any]) -> str:
@@ -403,11 +409,11 @@ def _looks(stored: Stored, data: Mapping[str, Any]) -> str:
     return stored.whole(_with_secrets(blank, None, [], ""))
 
 
-def _judge(entry: Entry, known: Mapping[str, Entry], stored: Stored) -> None:
-    entry.data = resolve(entry.data, known)
-    held = {} if entry.id is None else stored.infos[entry.id]["rawData"]
+def _judge(entry: Entry, by_key: Mapping[str, Entry], stored: Stored) -> None:
+    entry.data = resolve(entry.data, by_key)
+    stored_data = {} if entry.id is None else stored.infos[entry.id]["rawData"]
     missing: list[str] = []
-    entry.data = _with_secrets(entry.data, held, missing, "")
+    entry.data = _with_secrets(entry.data, stored_data, missing, "")
     advice = [f"without {at}: `connmgr edit {entry.key} --secret {at}` gives it" for at in missing]
     if entry.id is None:
         entry.outcome, entry.note = NEW, "; ".join(advice)
@@ -416,38 +422,38 @@ def _judge(entry: Entry, known: Mapping[str, Entry], stored: Stored) -> None:
         entry.note = "; ".join(filter(None, [entry.note, *advice]))
 
 
-def _with_secrets(data: Mapping[str, Any], held: Any, missing: list[str], at: str) -> dict[str, Any]:
+def _with_secrets(data: Mapping[str, Any], stored: Any, missing: list[str], at: str) -> dict[str, Any]:
     """Return ``data`` with the stored secrets that are kept; add the names of missing ones to ``missing``.
 
     A secret stays if ``data`` says so or does not mention it: only a null removes one. Nothing stays within a field
     that ``data`` replaces by another, such as the file of a key by the key itself.
     """
-    kept: dict[str, Any] = {}
-    before = held if isinstance(held, Mapping) and not (at and data.keys().isdisjoint(held)) else {}
+    result: dict[str, Any] = {}
+    before = stored if isinstance(stored, Mapping) and not (at and data.keys().isdisjoint(stored)) else {}
     for name in dict.fromkeys([*data, *before]):
         value, there, place = data.get(name), before.get(name), f"{at}{name}"
         if name not in data:
             if is_secret(there) or (isinstance(there, Mapping) and any(map(is_secret, there.values()))):
-                kept[name] = there
+                result[name] = there
         elif value is None:
             continue
         elif value == KEPT:
             if there is None:
                 missing.append(place)
             else:
-                kept[name] = there
+                result[name] = there
         elif isinstance(value, Mapping) and "encryptedToken" not in value:
             inner = _with_secrets(value, there, missing, f"{place}.")
             if inner or not value:
-                kept[name] = inner
+                result[name] = inner
         else:
-            kept[name] = value
-    return kept
+            result[name] = value
+    return result
 
 
 def _superfluous(entries: Sequence[Entry], stored: Stored) -> list[Entry]:
-    kept = {LOCAL_MACHINE, *(entry.id for entry in entries if entry.id)}
-    going = {id: "/".join([*info["category"], *info["name"]]) for id, info in stored.infos.items() if id not in kept}
+    ids = {LOCAL_MACHINE, *(entry.id for entry in entries if entry.id)}
+    going = {id: "/".join([*info["category"], *info["name"]]) for id, info in stored.infos.items() if id not in ids}
     for entry in entries:
 
         def refuse(value: Any, entry: Entry = entry) -> Any:

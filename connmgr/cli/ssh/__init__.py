@@ -161,8 +161,8 @@ def _require_agent(client: Client, id: str) -> None:
 
 def _environment(client: Client, id: str, options: SshOptions) -> dict[str, Any]:
     """Return the variables that the connection takes, and those that the command line names."""
-    named = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in options.send_env)]
-    env = {**{name: os.environ[name] for name in named}, **options.set_env}
+    names = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in options.send_env)]
+    env = {**{name: os.environ[name] for name in names}, **options.set_env}
     return {"send_env": sent_environment(client, connection=id), **({"env": env} if env else {})}
 
 
@@ -177,14 +177,14 @@ def _request(options: SshOptions) -> dict[str, Any] | None:
         if command != "sftp":
             raise click.UsageError(f"The remote host is asked for the subsystem sftp alone, not for {command!r}.")
         return {"argv": list(SFTP_SERVER)}
-    wanted = {"command": command} if command else {}
+    members = {"command": command} if command else {}
     if not _takes_terminal(options, has_command=bool(command)):
-        return wanted
+        return members
     from connmgr.cli.standard_streams import size_of
 
     columns, rows = size_of(sys.stdin.fileno())
     term = os.environ.get("TERM") or "dumb"
-    return {**wanted, "pty": True, "term": term, "columns": columns, "rows": rows}
+    return {**members, "pty": True, "term": term, "columns": columns, "rows": rows}
 
 
 def _takes_terminal(options: SshOptions, *, has_command: bool) -> bool:
@@ -275,6 +275,8 @@ class _Forward:
 
 def _go_to_background() -> None:
     """Continue in a process without a terminal, and end this one."""
+    # As ssh -f does, after the login and before the command's output: whoever called sees that it works. No thread runs
+    # yet that the child would lack.
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -286,8 +288,8 @@ def _go_to_background() -> None:
 def _describe(client: Client, id: str, host: str) -> None:
     """Print what is known of the host, as ssh prints its configuration."""
     data = client.connection.info([id])[0].data
-    known = {"host": host, "hostname": data.get("host"), "user": data.get("user"), "port": data.get("port")}
-    for name, value in known.items():
+    settings = {"host": host, "hostname": data.get("host"), "user": data.get("user"), "port": data.get("port")}
+    for name, value in settings.items():
         # A connection that runs in another one has that connection's uuid as its host.
         if value is not None:
             click.echo(f"{name} {visible(str(value))}")

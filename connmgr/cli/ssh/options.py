@@ -141,6 +141,7 @@ def _options(words: list[str], options: SshOptions) -> list[str]:
         cluster = words.pop(0)
         if cluster == "--":
             break
+        # As getopt(3): letters may stand together (-tt), and a value may follow its letter directly (-p2222).
         letters = cluster[1:]
         while letters:
             letter, letters = letters[0], letters[1:]
@@ -241,7 +242,7 @@ def _forward_agent(options: SshOptions, value: str) -> None:
 def _send_env(options: SshOptions, value: str) -> None:
     for pattern in value.split():
         if pattern.startswith("-"):
-            options.send_env = [one for one in options.send_env if not fnmatchcase(one, pattern[1:])]
+            options.send_env = [name for name in options.send_env if not fnmatchcase(name, pattern[1:])]
         else:
             options.send_env.append(pattern)
 
@@ -345,16 +346,17 @@ def resolve(client: Client, options: SshOptions) -> str:
     """
     name = options.host or ""
     host, user, port = name, options.user, options.port
+    # A stored connection may be called user@host, which outranks the address. ssh:// always means an address.
     stored = None if name.startswith(selection.SCHEME) else find_exactly(client, name)
-    written = selection.read_address(name) if stored is None else None
-    if written is not None:
-        host, user, port = written.host, user or written.user, port or written.port
+    address = selection.read_address(name) if stored is None else None
+    if address is not None:
+        host, user, port = address.host, user or address.user, port or address.port
         if not name.startswith(selection.SCHEME):
             stored = find_exactly(client, host)
     if stored is not None:
         _check(client, stored, name, user, port)
         return stored
-    if user is None and port is None and written is None:
+    if user is None and port is None and address is None:
         return client.connection.find(name)
     dialled = selection.Address(host, user, port)
     return client.connection.add(str(dialled), dialled.data, temporary=True)
@@ -366,9 +368,9 @@ def _check(client: Client, id: str, name: str, user: str | None, port: int | Non
     info = client.connection.info([id])[0]
     own = info.data.get("user") or _USER_OF_TYPE.get(info.type)
     if user is not None and user != own:
-        said = f"logs in as {own}" if own else "does not say whom it logs in as"
+        login = f"logs in as {own}" if own else "does not say whom it logs in as"
         raise click.UsageError(
-            f"{info.path} is a stored connection that {said}, not as {user}; "
+            f"{info.path} is a stored connection that {login}, not as {user}; "
             f"leave the user out, or write {selection.SCHEME}{user}@{name.rpartition('@')[2]} for the address."
         )
     own_port = info.data.get("port") or SSH_PORT
@@ -421,14 +423,14 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def _parts(text: str) -> list[str]:
-    found, at = [], 0
+    parts, at = [], 0
     while True:
         part = _PART.match(text, at)
         assert part is not None, "it matches nothing, too"  # noqa: S101
-        found.append(part[1] or part[2] or "")
+        parts.append(part[1] or part[2] or "")
         at = part.end() + 1
         if part.end() == len(text):
-            return found
+            return parts
         if text[part.end()] != ":":
             raise click.UsageError(f"{text!r} is not a port and host.")
 
