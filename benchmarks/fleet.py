@@ -88,6 +88,7 @@ def main() -> None:
                     name = f"runs, {count} {'daemon' if count == 1 else 'daemons'}, PostgreSQL"
                     rows.append(_runs(name, daemons, connections, size))
         if "others" in parts:
+            rows += _ours(sshd, size)
             rows += _others(sshd, size)
     print_table(f"{size.targets:,} targets over {size.sessions} ssh sessions", HEADS, rows, repeat=REPEAT)
 
@@ -193,6 +194,18 @@ def _slices(client: Client, connections: list[str], size: Size) -> tuple[str, ..
 
 def _plain(name: str, targets: int, seconds: float) -> tuple[str, ...]:
     return (name, str(targets), f"{seconds:.2f}", f"{targets / seconds:.0f}", "", "", "")
+
+
+def _ours(sshd: Sshd, size: Size) -> list[tuple[str, ...]]:
+    """Time a run that opens its links, as other tools do, and a run and a broadcast on open ones: each once."""
+    with temporary_daemon() as daemon:
+        connections = [add(daemon, sshd, number) for number in range(size.sessions)]
+        once = Size(size.sessions, size.sessions)
+        return [
+            _row("connmgr run, opens links", [daemon], [_run(daemon.client, connections)]),
+            _row("connmgr run, links are open", [daemon], [_run(daemon.client, connections)]),
+            _slices(daemon.client, connections, once),
+        ]
 
 
 def _others(sshd: Sshd, size: Size) -> list[tuple[str, ...]]:
