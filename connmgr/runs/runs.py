@@ -661,11 +661,9 @@ class RunDriver:
         ended = work.take(seconds)
         if ended:
             # One transaction for many: each costs an fsync, and much of what runs at a time ends at about this time.
-            until = time.monotonic() + (GATHER_SECONDS if step.is_full else LAST_SECONDS)
-            while (
-                len(ended) < len(self._begun) and (left := until - time.monotonic()) > 0 and (more := work.take(left))
-            ):
-                ended += more
+            left = len(self._begun) - len(ended)
+            if left:
+                ended += work.take(GATHER_SECONDS if step.is_full else LAST_SECONDS, left)
         return [self._outcome(self._begun[one.connection], one) for one in ended]
 
     def _outcome(self, begun: BegunTarget, ended: TargetEnd) -> TargetOutcome:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import json
-import queue
 import threading
 import time
 import uuid
@@ -32,7 +31,7 @@ from connmgr.jobs.remote import RemoteJobs
 from connmgr.plugin import Deadline
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
-from connmgr.shell.broadcast import Broadcast, Order
+from connmgr.shell.broadcast import Broadcast, Order, Outcomes
 from connmgr.shell.commands import state_of
 from connmgr.shell.shells import ShellTable
 from connmgr.vault import Connection, Vault
@@ -106,8 +105,8 @@ class TargetWork(Protocol):
     def feed(self, targets: Collection[TargetStart]) -> None:
         """Begin on ``targets``."""
 
-    def take(self, seconds: float) -> list[TargetEnd]:
-        """Return the next targets that have ended; none if none does within ``seconds``, or after :meth:`wake`."""
+    def take(self, seconds: float, least: int = 1) -> list[TargetEnd]:
+        """Return targets that have ended; as :meth:`connmgr.shell.broadcast.Outcomes.take`."""
 
     def settle(self, jobs: Collection[str]) -> None:
         """Remove those of ``jobs``, of targets whose outcomes are stored, that nobody needs any more."""
@@ -151,8 +150,8 @@ class ShellWork:
             # They have begun in the vault, and so each must have an outcome: its own thread finds out.
             return []
 
-    def take(self, seconds: float) -> list[TargetEnd]:
-        ended = self._broadcast.take(seconds)
+    def take(self, seconds: float, least: int = 1) -> list[TargetEnd]:
+        ended = self._broadcast.take(seconds, least)
         return [TargetEnd(one.connection, one.seconds, one.result, self._was_sent(one.connection)) for one in ended]
 
     def settle(self, jobs: Collection[str]) -> None:
@@ -209,7 +208,7 @@ class PooledWork(abc.ABC):
         self._parallel, self._name = parallel, name
         self._cancellation = Cancellation()
         self._closing = threading.Event()
-        self._outcomes = queue.SimpleQueue[list[TargetEnd]]()
+        self._outcomes = Outcomes[TargetEnd]()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -226,13 +225,11 @@ class PooledWork(abc.ABC):
         for target in targets:
             self._pool.submit(self._run, target)
 
-    def take(self, seconds: float) -> list[TargetEnd]:
-        with contextlib.suppress(queue.Empty):
-            return self._outcomes.get(timeout=seconds) if seconds > 0 else self._outcomes.get_nowait()
-        return []
+    def take(self, seconds: float, least: int = 1) -> list[TargetEnd]:
+        return self._outcomes.take(seconds, least)
 
     def wake(self) -> None:
-        self._outcomes.put([])
+        self._outcomes.wake()
 
     def kill(self) -> None:
         self._cancellation.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections import deque
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.envelope import Command
@@ -84,6 +83,46 @@ class _StartedCommand(NamedTuple):
             raise error
 
 
+Outcome = TypeVar("Outcome")
+
+
+class Outcomes(Generic[Outcome]):
+    """Outcomes on their way to the one thread that takes them, which is woken when there are enough, not by each."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[Outcome] = []
+        self._least = 1
+        self._woken = False
+
+    def put(self, some: Iterable[Outcome]) -> None:
+        """Add outcomes; safe to call from several threads."""
+        with self._changed:
+            self._waiting += some
+            if len(self._waiting) >= self._least:
+                self._changed.notify()
+
+    def wake(self) -> None:
+        """Let :meth:`take` return."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
+
+    def take(self, seconds: float, least: int = 1) -> list[Outcome]:
+        """Return all outcomes once there are ``least``, after ``seconds``, or after :meth:`wake`; perhaps none."""
+        with self._changed:
+            self._least = least
+            self._changed.wait_for(lambda: self._woken or len(self._waiting) >= least, max(0.0, seconds))
+            self._woken = False
+            taken, self._waiting = self._waiting, []
+            return taken
+
+    @property
+    def are_there(self) -> bool:
+        """Whether some wait to be taken."""
+        return bool(self._waiting)
+
+
 class Broadcast:
     """Runs a command on connections: on ``ready`` ones, whose shells run and admit ``access``, and on the ``others``.
 
@@ -109,7 +148,7 @@ class Broadcast:
         self._restarted = set[str]()
         self._small = _is_small(order.command)
         self._room = threading.Semaphore(order.parallel)
-        self._outcomes = queue.SimpleQueue[list[BroadcastOutcome]]()
+        self._outcomes = Outcomes[BroadcastOutcome]()
         self._cancellation = Cancellation()
         self._is_open = self._was_opened = False
         self._fed = threading.Event()
@@ -127,7 +166,7 @@ class Broadcast:
         left = len(self._ready) + len(self._others)
         self._driver.start()
         try:
-            with cancellation.waking(lambda: self._outcomes.put([])):
+            with cancellation.waking(self._outcomes.wake):
                 while left:
                     ended = self._next(cancellation)
                     yield ended
@@ -157,19 +196,16 @@ class Broadcast:
         self._others.extend(others)
         self._fed.set()
 
-    def take(self, seconds: float) -> list[BroadcastOutcome]:
-        """Return the next outcomes of an open broadcast; an empty list after ``seconds`` or a wake."""
-        try:
-            ended = self._outcomes.get(timeout=seconds) if seconds > 0 else self._outcomes.get_nowait()
-        except queue.Empty:
-            return []
+    def take(self, seconds: float, least: int = 1) -> list[BroadcastOutcome]:
+        """Return outcomes of an open broadcast; as :meth:`Outcomes.take`."""
+        ended = self._outcomes.take(seconds, least)
         if ended:
             self._room.release(len(ended))
         return ended
 
     def wake(self) -> None:
         """Let :meth:`take` return."""
-        self._outcomes.put([])
+        self._outcomes.wake()
 
     def kill(self) -> None:
         """Kill the commands that run, and begin no more; their outcomes follow."""
@@ -179,13 +215,11 @@ class Broadcast:
 
     def _next(self, cancellation: Cancellation) -> list[BroadcastOutcome]:
         while True:
-            with contextlib.suppress(queue.Empty):
-                # An empty list only wakes.
-                if ended := self._outcomes.get(timeout=LOOK_SECONDS):
-                    return ended
+            if ended := self._outcomes.take(LOOK_SECONDS):
+                return ended
             if cancellation.cancelled:
                 raise CommandCancelled(f"{cancellation.reason}; running commands were killed.")
-            if not self._driver.is_alive() and self._outcomes.empty():
+            if not self._driver.is_alive() and not self._outcomes.are_there:
                 raise RuntimeError("The driver of a broadcast ended before its work.")
 
     def _drive(self) -> None:
