@@ -21,6 +21,7 @@ ORDER = [
     "shares",
     "suspension",
     "events",
+    "poller",
     "printable",
     "durations",
     "ansible_inventory",

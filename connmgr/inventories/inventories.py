@@ -19,6 +19,7 @@ from connmgr.contract.inventory import GROUP, HOST, INVENTORY, VANISHED
 from connmgr.contract.message import time_from_json, time_to_json
 from connmgr.errors import Busy, ConnmgrError, InventoryExists, InventoryFailed, UnknownInventory
 from connmgr.inventories.sources import HostList, HostSource, ListedHost, listed
+from connmgr.poller import Poller
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import without_nulls
 from connmgr.vault.documents import Document, counted
@@ -96,23 +97,17 @@ class Inventories:
     def __init__(self, vault: Vault, name: str) -> None:
         self._vault, self.name = vault, name
         self.request: Request = _not_ready
-        self._lock, self._renewing = threading.Lock(), threading.Lock()
-        self._wake, self._closing = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+        self._renewing = threading.Lock()
+        self._poller = Poller("inventories", self._look, LONGEST_SECONDS, logger)
 
     def begin(self) -> None:
         """Go on with the inventories of this daemon, as it starts."""
         if any(one.next_at is not None for one in self._own()):
-            self._poke()
+            self._poller.poke()
 
     def close(self, timeout: float) -> None:
         """Renew nothing more."""
-        self._closing.set()
-        self._wake.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
+        self._poller.close(timeout)
 
     def all(self) -> list[StoredInventory]:
         """Return all inventories, by their names."""
@@ -153,7 +148,7 @@ class Inventories:
                     stored.change(before.id, lambda one: replace(one, body=before.body))
                 raise
             self._note(before or new.document, changes)
-        self._poke()
+        self._poller.poke()
         return changes
 
     def renew(self, name: str, *, dry_run: bool = False) -> Changes:
@@ -243,30 +238,10 @@ class Inventories:
             facts = {"tried": at, "renewed": at, "error": None, "hosts": outcome.hosts, "vanished": outcome.gone}
         self._vault.inventories.change(document.id, lambda one: counted(one, **facts))
 
-    def _poke(self) -> None:
-        with self._lock:
-            self._wake.set()
-            if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._run, name="inventories", daemon=True)
-                self._thread.start()
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            self._wake.clear()
-            interval = LONGEST_SECONDS
-            try:
-                interval = self._look()
-            except ConnmgrError as error:
-                logger.warning("The inventories wait: %s", error.message)
-            except Exception:
-                # A fault in one inventory must not end all others.
-                logger.exception("The inventories could not be looked at.")
-            self._wake.wait(interval)
-
     def _look(self) -> float:
         """Renew what is due, and return the seconds until the next look."""
         for one in self._own():
-            if one.next_at is not None and one.next_at <= now() and not self._closing.is_set():
+            if one.next_at is not None and one.next_at <= now() and not self._poller.closing.is_set():
                 try:
                     self.renew(one.name)
                 except (UnknownInventory, Busy):

@@ -48,6 +48,7 @@ from connmgr.errors import (
 from connmgr.events import Publish, unheard
 from connmgr.facts.gathering import Gatherer
 from connmgr.jobs.jobs import Jobs
+from connmgr.poller import Poller
 from connmgr.rights.ground import Ground
 from connmgr.runs.author import Author, Authors, RunRights
 from connmgr.runs.plan import batch_size
@@ -209,9 +210,8 @@ class Runs:
         self.name = settings.daemon_name or socket.gethostname()
         self._membership = Membership(vault, self.name, settings.run_lease)
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._poller = Poller("runs", self._turn, RETRY_SECONDS, logger)
+        self._tidied = float("-inf")
         self._drivers: dict[str, RunDriver] = {}
         self._access: dict[str, Access] = {}
         """What the senders of runs could open, as they began them."""
@@ -238,11 +238,7 @@ class Runs:
 
     def poke(self) -> None:
         """Look now what is to be done, in a thread that then lasts as long as the daemon."""
-        with self._lock:
-            self._wake.set()
-            if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
-                self._thread.start()
+        self._poller.poke()
 
     def submit(
         self, new: NewRun, access: Access, store: Callable[[NewRun], tuple[str, bool]] | None = None
@@ -349,17 +345,15 @@ class Runs:
 
     def close(self, timeout: float) -> None:
         """Begin nothing more, wait for what runs, at most about ``timeout`` seconds, and let others go on."""
-        self._closing.set()
-        self._wake.set()
+        self._poller.close()
         with self._lock:
-            thread, drivers = self._thread, list(self._drivers.values())
+            drivers = list(self._drivers.values())
         for driver in drivers:
             driver.close(timeout)
         deadline = time.monotonic() + timeout
         for driver in drivers:
             driver.thread.join(max(0.1, deadline - time.monotonic()) + 1.0)
-        if thread is not None:
-            thread.join(timeout)
+        self._poller.close(timeout)
         if self._membership.boot:
             try:
                 self._vault.runs.leave(self._membership.boot)
@@ -382,27 +376,11 @@ class Runs:
         self.poke()
         self.changed()
 
-    def _run(self) -> None:
-        """Look what is to be done, until the daemon stops."""
-        tidied = float("-inf")
-        while not self._closing.is_set():
-            self._wake.clear()
-            interval: float | None = IDLE_SECONDS
-            try:
-                if time.monotonic() - tidied > TIDY_SECONDS:
-                    tidied = time.monotonic()
-                    self._vault.runs.remove_expired()
-                interval = self._turn()
-            except VaultUnavailable as error:
-                logger.warning("The runs wait for the vault: %s", error.message)
-                interval = RETRY_SECONDS
-            except Exception:
-                # The next round tries again: a fault in one run must not end all others.
-                logger.exception("The runs could not be looked at.")
-            self._wake.wait(interval)
-
     def _turn(self) -> float | None:
         """Take part in the runs that are under way, and return the seconds until the next turn; None: when poked."""
+        if time.monotonic() - self._tidied > TIDY_SECONDS:
+            self._tidied = time.monotonic()
+            self._vault.runs.remove_expired()
         shared = self._vault.database.is_shared
         submitted = self._submitted()
         if not self.active and not self._vault.runs.are_under_way():
@@ -444,7 +422,7 @@ class Runs:
                 access = self._access.get(id)
             with self._lock:
                 held = [driver.holder for driver in self._drivers.values()]
-                if refused(MAX_DRIVERS, holder, held) is not None or self._closing.is_set():
+                if refused(MAX_DRIVERS, holder, held) is not None or self._poller.closing.is_set():
                     continue
                 driver = RunDriver(self, id, holder, self._membership, access, since + HELP_SECONDS)
                 self._drivers[id] = driver
@@ -630,7 +608,7 @@ class RunDriver:
                 if self._closes_at is not None:
                     raise
                 logger.warning("The run %s waits for the vault: %s", self.id, error.message)
-                self._runs._closing.wait(RETRY_SECONDS)
+                self._runs._poller.closing.wait(RETRY_SECONDS)
                 continue
             for one in outcomes:
                 # Not before: those of a run that is given up are unknown.

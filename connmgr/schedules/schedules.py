@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,6 +42,7 @@ from connmgr.errors import (
     VaultUnavailable,
 )
 from connmgr.events import Publish, unheard
+from connmgr.poller import Poller
 from connmgr.schedules.notices import Notice, Notices
 from connmgr.schedules.times import Timing
 from connmgr.vault import Vault
@@ -120,10 +120,7 @@ class Schedules:
         self._vault, self._notices, self._publish = vault, notices, publish
         self.clock = clock or vault.runs.time
         self.start: Start = _not_ready
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._poller = Poller("schedules", self.look, RETRY_SECONDS, logger)
         vault.announcements.on(TOPIC, self.poke)
 
     def begin(self) -> None:
@@ -133,20 +130,11 @@ class Schedules:
 
     def poke(self) -> None:
         """Look now what is to be done, in a thread that then lasts as long as the daemon."""
-        with self._lock:
-            self._wake.set()
-            if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
-                self._thread.start()
+        self._poller.poke()
 
     def close(self, timeout: float) -> None:
         """Fire nothing more."""
-        self._closing.set()
-        self._wake.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
+        self._poller.close(timeout)
 
     def trigger(self, one: StoredSchedule) -> str:
         """Start a schedule's run now, beside its times, and return the run."""
@@ -171,7 +159,7 @@ class Schedules:
             return SHARED_SECONDS if shared else None
         at = self.clock()
         retry = earliest <= at and not self._fire(at)
-        if self._closing.is_set():
+        if self._poller.closing.is_set():
             return None
         earliest = self._vault.schedules.earliest(at if retry else None)
         if earliest is None:
@@ -183,7 +171,7 @@ class Schedules:
         """Deal with all times that have come; return False if some have to be tried again."""
         until, done = time.monotonic() + TOKENS_SECONDS, True
         for one in _in_turns(self._vault.schedules.due(at)):
-            if self._closing.is_set() or (one.token is not None and time.monotonic() > until):
+            if self._poller.closing.is_set() or (one.token is not None and time.monotonic() > until):
                 # By now others may be due, which go first.
                 break
             try:
@@ -194,19 +182,6 @@ class Schedules:
                 logger.warning("The schedule %s could not fire: %s", one.name, error.message)
                 done = False
         return done
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            self._wake.clear()
-            interval: float | None = RETRY_SECONDS
-            try:
-                interval = self.look()
-            except VaultUnavailable as error:
-                logger.warning("The schedules wait for the vault: %s", error.message)
-            except Exception:
-                # A fault in one schedule must not end all others.
-                logger.exception("The schedules could not be looked at.")
-            self._wake.wait(interval)
 
     def _turn(self, one: StoredSchedule) -> bool:
         """Deal with a time that has come; return False if it has to be tried again."""
