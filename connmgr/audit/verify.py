@@ -179,10 +179,10 @@ def verify(path: Path, chain: HashChain, anchors: AnchorStore, also: Iterable[Pa
     # The end as of before reading, the beginning as of after it, because both only move forward.
     before = _known(anchors, verdict)
     in_place = [anchor for anchor in before.values() if anchor.place == here.place]
-    walks = [Walk.through(path, chain, verdict, before, in_place[0].log if in_place else None)]
+    walks = [Walk(path, chain, verdict, before, in_place[0].log if in_place else None).through()]
     for other in _other_files(walks[0], extra, before, here):
         try:
-            walks.append(Walk.through(other, chain, Verdict(), before, None, whole_names=True))
+            walks.append(Walk(other, chain, Verdict(), before, None, whole_names=True).through())
         except OSError:
             # `is_missed` tells what is wrong with a log that nobody named here.
             if other.parent in extra:
@@ -318,7 +318,7 @@ def _check_mentioned(verdict: Verdict, walks: list[Walk], anchors: Mapping[str, 
 
 
 class Walk:
-    """Reads the lines of the log ``path``, oldest first, and reports faults to ``verdict``; ``known`` are the anchors.
+    """Reads the lines of the log ``path``, oldest first, and reports faults to ``verdict``, by the vault's ``anchors``.
 
     A line is authentic if the next line has its hash, so each is judged when the next one is known. ``log`` is the id
     of the log if no line names it.
@@ -373,27 +373,16 @@ class Walk:
         """The anchor of the log, if the vault has one."""
         return self._known.get(self.verdict.log or self._log or "")
 
-    @classmethod
-    def through(
-        cls,
-        path: Path,
-        chain: HashChain,
-        verdict: Verdict,
-        anchors: Mapping[str, Anchor],
-        log: str | None,
-        *,
-        whole_names: bool = False,
-    ) -> Walk:
-        """Return a walk that has read all files of the log ``path``.
+    def through(self) -> Walk:
+        """Read all files of the log, and return this walk.
 
         :raises OSError: a file cannot be read.
         """
-        walk = cls(path, chain, verdict, anchors, log, whole_names=whole_names)
-        with opened(path) as files:
+        with opened(self.path) as files:
             for file in reversed(files):
-                walk.file(walk.shown(Path(file.name)) or "", file)
-        walk.finish()
-        return walk
+                self.file(self.shown(Path(file.name)) or "", file)
+        self.finish()
+        return self
 
     def shown(self, file: Path | None) -> str | None:
         """Return how a fault names ``file``, or the whole log: with its directory, unless that was asked for alone."""

@@ -368,20 +368,25 @@ class SshChannel:
         """Write as much of ``data`` as the window allows, a batch at most, and return its size."""
         if not self._room_out:
             self._wait(lambda: self._room_out or self.closed or self._eof_sent, deadline.left())
-        with self._lock:
-            if self.closed or self._eof_sent:
-                raise BrokenPipeError("The channel is closed.")
-            size = min(len(data), self._room_out, BATCH_BYTES)
-            if not size:
-                raise TimeoutError("The remote host takes no more data.")
-            # Reserved before sending: two writers must not both count on the same part of the window.
-            self._room_out -= size
+        size = self._reserve(len(data))
         try:
             self.link.post_all(self._packets(data[:size]), deadline, self)
         except TimeoutError:
             with self._lock:
                 self._room_out += size
             raise
+        return size
+
+    def _reserve(self, most: int) -> int:
+        """Take up to ``most`` bytes of the window, a batch at most; return how many, or raise TimeoutError for none."""
+        # Before sending: two writers must not both count on the same part of the window.
+        with self._lock:
+            if self.closed or self._eof_sent:
+                raise BrokenPipeError("The channel is closed.")
+            size = min(most, self._room_out, BATCH_BYTES)
+            if not size:
+                raise TimeoutError("The remote host takes no more data.")
+            self._room_out -= size
         return size
 
     def _packets(self, data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
@@ -395,13 +400,7 @@ class SshChannel:
         The descriptor becomes readable when the caller may try again.
         """
         data = memoryview(data)
-        with self._lock:
-            if self.closed or self._eof_sent:
-                raise BrokenPipeError("The channel is closed.")
-            size = min(len(data), self._room_out, BATCH_BYTES)
-            if not size:
-                raise TimeoutError("The remote host takes no more data.")
-            self._room_out -= size
+        size = self._reserve(len(data))
         if not self.link.post_now(lambda: self._packets(data[:size]), self):
             with self._lock:
                 self._room_out += size
