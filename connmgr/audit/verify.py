@@ -261,6 +261,7 @@ def _told(verdict: Verdict, seq: int) -> bool:
 
 def _compared(walk: Walk, other: Walk, chain: HashChain) -> str:
     """Return whether ``other``, a log with the id of ``walk``, is a :data:`COPY` of it or a :data:`FORK`; say so."""
+    # Of a copy, the shorter one is a beginning of the longer one: the hash of its last line is in the other's chain.
     short, long = sorted((walk, other), key=lambda walk: walk.seq)
     if short.seq < (long.verdict.first or 0) or reaches(long.path, chain, short.hash):
         walk.verdict.remarks.append(f"{other.path.parent} has a copy of this log, up to entry {other.seq}.")
@@ -416,6 +417,7 @@ class Walk:
         if self.verdict.entries:
             self.verdict.log = self.verdict.log or self._log
         for first, last, name in self._missing:
+            # A line that came late was not missing: it splits the gap in which it should have been.
             for late in sorted(seq for seq in self._late if first <= seq <= last):
                 if late > first:
                     self.verdict.add(LogFault(MISSING, name, first, late - 1))
@@ -447,6 +449,8 @@ class Walk:
         else:
             self._out_of_place(name, seq)
             return
+        # Both numbers count on: that of its place, and that which the line claims. A forged line must not make all
+        # lines after it look forged.
         self.seq, self.hash, self.name, self.line, self._claimed = seq, hash, name, line, link.seq
         self.verdict.last = seq
         if self.anchor and seq == self.anchor.seq:

@@ -110,6 +110,8 @@ class KeyDerivation:
         password = unicodedata.normalize("NFC", passphrase).encode()
         with ExitStack() as places:
             for semaphore in (self._token_places, self._places) if of_token else (self._places,):
+                # Refused at once: whoever waits here holds a thread of the daemon, and a flood of guesses would hold
+                # all of them.
                 if not semaphore.acquire(blocking=False):
                     raise UnlockThrottled(_CROWDED)
                 places.callback(semaphore.release)
@@ -234,6 +236,7 @@ class Throttle:
             self._by_name.pop((guesser, name), None)
 
     def _count(self, counted: OrderedDict[Any, _Failures], key: object, delays: Delays) -> None:
+        # Put back at the end, so that the first one is always the oldest.
         entry = counted.pop(key, None) or _Failures()
         counted[key] = entry
         now = self._clock()

@@ -49,6 +49,7 @@ def new_words(threshold: int, shares: int) -> RecoveryWords:
             f"A recovery key is a single share, or up to {MAX_SHARES} shares of which at least 2 are needed."
         )
     secret = os.urandom(_SECRET_BYTES)
+    # SLIP-39 with one group: shares of one threshold, which other programs can join too.
     [lines] = generate_mnemonics(1, [(threshold, shares)], secret)
     return RecoveryWords(_id(Share.from_mnemonic(lines[0])), threshold, tuple(lines), _wrapping(secret))
 
@@ -78,6 +79,7 @@ def read_words(shares: Sequence[str]) -> RecoveryWords:
     secret = _combined(lines[:threshold])
     # With one that is not needed in place of one that is, the secret must be the same.
     others = {place: [*lines[: threshold - 1], lines[place - 1]] for place in range(threshold + 1, len(lines) + 1)}
+    # A share has a checksum of 30 bits, which anybody can compute: a forged one is found only by what it yields.
     unfit = {place for place, some in others.items() if _combined(some) != secret}
     if secret is None or unfit:
         raise WrongShares(

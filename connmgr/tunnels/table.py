@@ -35,8 +35,7 @@ from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.streams.listener import Accepted, PortListener
 from connmgr.streams.loop import Loop
-from connmgr.tunnels.routes import Route, open_route
-from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, LiveTunnel, TunnelStatus
+from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, LiveTunnel, Route, TunnelStatus, open_route
 from connmgr.vault import Connection, Vault
 from connmgr.vault.names import LOCAL
 
@@ -116,6 +115,7 @@ class Tunnels:
             raise failure
         with self._lock:
             closed_since = self._entries.get(id) is not entry
+        # It was stopped during the attempt: to note it as wanted now would open it again at the next start.
         if closed_since:
             return
         self._note(record, wanted=True, token=entry.token)
@@ -223,6 +223,7 @@ class Tunnels:
             for record in self._stored(connections):
                 if record.cache.get(WANTED) and record.cache.get(BY_TOKEN) != token:
                     self._note(record, wanted=False, token=None)
+        # Closed first, for the new tunnel may listen on the same port.
         self.cancel([*concerned, *forwards])
         for id, entry in concerned.items():
             if token is None or entry.token == token:
@@ -233,6 +234,7 @@ class Tunnels:
         with self._lock:
             toggled = [(id, entry) for id, entry in self._entries.items() if entry.token in tokens]
             ending = [(id, entry) for id, entry in toggled if through is None or entry.via in through]
+        # In the threads of the loop: whoever revokes a token does not wait for remote ports to close.
         for id, entry in ending:
             self._loop.work(partial(self._stop_quietly, id, entry))
 
@@ -408,6 +410,7 @@ def _already_here(forward: Forward) -> tuple[str, int] | None:
         return None
     host, port = forward.to
     try:
+        # A tunnel on this machine to a port of this machine would listen on the very port to which it leads.
         is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return None

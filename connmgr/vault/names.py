@@ -198,6 +198,8 @@ class _Parser:
                 parts.append([(self._stars(),)])
             else:
                 parts.append([(ANY if character == "?" else character,)])
+        # Lazily: a few braces multiply to more alternatives than fit into memory, and the caller counts them as they
+        # come.
         return (sum(chosen, ()) for chosen in product(*parts))
 
     def _stars(self) -> Many:
@@ -212,6 +214,7 @@ class _Parser:
             raise InvalidRequest(f"The filter has braces within braces: at most {MAX_BRACE_DEPTH} levels.")
         alternatives: list[Alternative] = []
         while True:
+            # Counted here too, for braces within braces would multiply before the whole pattern is counted.
             alternatives += _limited(self.text(until=",}"))
             if self._at == len(self._pattern):
                 raise InvalidRequest("The filter has a { without its }; [{] stands for the character.")
@@ -306,8 +309,10 @@ class Matcher:
 
     def _after(self, path: str) -> int:
         """Return the positions that ``path`` leads to."""
+        # A leading `*` may match nothing, so the position behind it is reached before any character.
         positions = self._starts | (self._starts & self._many) << 1
         for character in path:
+            # Only `**` may consume a separator.
             stays = self._across if character == SEPARATOR else self._many
             positions = (positions & self._passes(character)) << 1 | (positions & stays)
             # Tokens for any number of characters are never adjacent, so one step reaches the token after one.

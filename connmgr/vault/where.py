@@ -151,6 +151,7 @@ def _by_labels(comparison: Comparison, tx: sa.Connection, among: Among) -> sa.Co
     if comparison.operator.lstrip("!") in ("", "="):
         return has
     value = _label_value(tx, comparison.name)
+    # Each different value is compared once, and by our own rules: databases know neither our versions nor our patterns.
     different = tx.scalars(sa.select(value).where(has).distinct())
     return sa.and_(has, among(value, [text for text in different if _fulfils(comparison, text)]))
 
@@ -160,6 +161,7 @@ def _by_facts(comparison: Comparison, tx: sa.Connection, key: VaultKey, among: A
     has = _has(tx, fact_table.c.body, comparison.needles())
     statement = sa.select(fact_table).where(fact_table.c.part == part, has)
     ids = []
+    # A package list of each of many machines would not fit into memory at once.
     with tx.execute(statement, execution_options={"yield_per": 1000}) as rows:
         for row in rows.mappings():
             values = facts.verified(row, key)
@@ -211,6 +213,7 @@ def _ordered(operator: str, operand: str) -> Callable[[Value], bool]:
             bound: Any = size
         else:
             text = str(value)
+            # Who asks for 1.2 without an epoch means the version that people see, whatever epoch a packager has set.
             there, bound = version_key(text if has_epoch else _EPOCH.sub("", text)), key
         if operator == "<":
             return bool(there < bound)

@@ -11,7 +11,7 @@ import pytest
 
 from connmgr.errors import HostRefused, TransportUnsupported
 from connmgr.plugin import Channel, Deadline
-from connmgr.tunnels.routes import PROGRAMS, Relay, find_relay
+from connmgr.tunnels.tunnel import PROGRAMS, Relay, find_relay
 from connmgr_local.transport import LocalTransport
 from tests.components import program
 from tests.deadlines import DEADLINE_SECONDS
