@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from connmgr import errors
-from connmgr.engine.rpc import Helpers
+from connmgr.engine import rpc
+from connmgr.engine.rpc import EXCHANGE, Exchange, Helpers, RemoteProgram
+from connmgr.engine.script import Source
 from connmgr.engine.session import Session
 from connmgr.jobs.launch import SMALL_INPUT_BYTES, Launch
 from connmgr.jobs.remote import RemoteJobs
@@ -169,6 +171,55 @@ def test_a_start_whose_answer_nobody_reads_begins_all_the_same(posix: Session, j
         done = jobs.ended(launch.id)
         assert (done.seen.state, done.seen.exit_code, done.stdout) == ("exited", 3, b"begun\n")
         jobs.remote.remove([launch.id], 20)
+
+
+class Counting(LocalTransport):
+    """Counts the channels that are opened."""
+
+    opened = 0
+
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
+        self.opened += 1
+        return super().open_channel(argv, pty=pty, timeout=timeout)
+
+
+@pytest.mark.usefixtures("jobs")
+def test_one_helper_begins_jobs_although_nobody_waits_for_the_end_of_the_program_that_begins_one() -> None:
+    transport, helpers = Counting(), Helpers()
+    remote = RemoteJobs(transport, helpers)
+    ids = [new_id() for _ in range(5)]
+    for id in ids:
+        remote.start(Launch(id, b"exit 3"), DEADLINE_SECONDS)
+    eventually_equal(
+        lambda: [(job.state, job.exit_code) for job in remote.look(ids, DEADLINE_SECONDS).values()],
+        [("exited", 3)] * 5,
+        "the jobs end",
+    )
+    assert transport.opened == 1
+    helpers.close()
+
+
+class Staying(Source):
+    """A program that answers, and ends only when the file that it is given is there."""
+
+    @property
+    def text(self) -> str:
+        return 'say ok\nuntil [ -e "$1" ]; do sleep 0.05; done\n'
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_helper_whose_program_goes_on_after_its_answer_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "END_SECONDS", 0.2)
+    transport, helpers, end = Counting(), Helpers(), tmp_path / "end"
+    staying = RemoteProgram("staying", (EXCHANGE,), (Staying("tests", "staying"),), goes_on=True)
+    with Exchange(transport, helpers, staying, [str(end)]) as exchange:
+        exchange.answer(DEADLINE_SECONDS)
+    RemoteJobs(transport, helpers).start(Launch(new_id(), b"true"), DEADLINE_SECONDS)
+    end.touch()
+    assert transport.opened == 2, "the job's start was written to a shell that still runs another program"
+    helpers.close()
 
 
 def test_a_job_that_has_not_begun_is_not_lost(jobs: Jobs, home: Path) -> None:
