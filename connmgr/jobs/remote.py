@@ -36,7 +36,7 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
         errors.NoSpace("The remote host has no space left for that."),
         errors.StdinClosed("The job no longer takes input."),
         errors.TransferFailed("The input did not arrive whole; send it again."),
-        errors.FileOperationFailed("The remote host could not do it."),
+        errors.FileOperationFailed("The operation on the job failed on the remote host."),
     )
 }
 

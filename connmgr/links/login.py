@@ -322,7 +322,9 @@ class ChannelDialogue:
         try:
             self._channel.sendall(secret.encode() + b"\n", self._deadline.left(LEAST_SECONDS))
         except TimeoutError:
-            raise ConnectTimeout(self._failure("The login does not take its answer.")) from None
+            raise ConnectTimeout(
+                self._failure("The program that logs in does not read the answer to its question.")
+            ) from None
         except (EOFError, OSError):
             raise ElevationFailed(self._failure(ENDED)) from None
 

@@ -61,7 +61,7 @@ class OwnAuthority(SshSigner):
         except (ValueError, UnsupportedAlgorithm):
             subject = None
         if not isinstance(subject, ed25519.Ed25519PublicKey | rsa.RSAPublicKey | ec.EllipticCurvePublicKey):
-            raise SignerRefused("The key to certify is damaged, or of an unsupported kind: Ed25519, ECDSA and RSA are.")
+            raise SignerRefused("The key to certify is damaged, or not of a supported kind: Ed25519, ECDSA or RSA.")
         kinds = serialization.SSHCertificateType
         builder = (
             serialization.SSHCertificateBuilder()
