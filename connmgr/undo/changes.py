@@ -289,7 +289,7 @@ class Undo:
         if change.after is not None and now.holds(change.after):
             return None
         if change.after is None:
-            return "The state in which the request left the file is unknown: the link or the daemon ended before it was read."
+            return "The state in which the request left the file is unknown: the link or the daemon ended too early."
         others = [other for other in newer(self.known, change) if other.undoes != change.id]
         who = next((f"{other.by or 'a client'} at {_moment(other.at)}" for other in others), "somebody else")
         return f"Changed since by {who}: {_shown(now)} is there, not {_shown(change.after)}."
