@@ -93,23 +93,27 @@ def shell_words(snapshot: ShellSnapshot | None, text: bytes) -> tuple[bytes, ...
     return (*(word.encode() for word in shell), b"-c", text)
 
 
-def sandboxed(words: Sequence[bytes], environment: Mapping[str, str], mark: str) -> tuple[bytes, ...]:
+def sandboxed(
+    words: Sequence[bytes], environment: Mapping[str, str], mark: str, snapshot: ShellSnapshot | None = None
+) -> tuple[bytes, ...]:
     """Return the argv that runs ``words`` in the sandbox, with ``environment`` set inside.
 
-    Set outside, a variable such as LD_PRELOAD would run what the caller chose before the sandbox is made. Without a
-    sandbox it prints a line with ``mark``, which :func:`refusal` finds, and exits with :data:`STATUS`.
+    Set outside, a variable such as LD_PRELOAD would run what the caller chose before the sandbox is made. It begins in
+    the shell of ``snapshot``, whose users may have exported another HOME. Without a sandbox it prints a line with
+    ``mark``, which :func:`refusal` finds, and exits with :data:`STATUS`.
     """
     assigned = [b"%b=%b" % (name.encode(), value.encode()) for name, value in environment.items()]
     # By a shell, for its exit codes 126 and 127; and env would take a name with an equals sign for a variable.
     inside = [*([b"/usr/bin/env", *assigned] if assigned else []), b"/bin/sh", b"-c", b'exec "$@"', b"sh", *words]
     script, mounts = _RUN.text.encode(), _MOUNTS.text.encode()
-    return (b"/bin/sh", b"-c", script, b"sandbox", MARK.encode() + mark.encode(), _filter(), mounts, *inside)
+    found = snapshot.state_home if snapshot else b""
+    return (b"/bin/sh", b"-c", script, b"sandbox", MARK.encode() + mark.encode(), _filter(), mounts, found, *inside)
 
 
 def in_sandbox(command: Command, snapshot: ShellSnapshot, sent: Mapping[str, str]) -> Command:
     """Return a command of a session that runs ``command`` in the sandbox, and so cannot change the session."""
     words = command.argv or shell_words(snapshot, command.text)
-    argv = sandboxed(words, {**sent, **(command.environment or {})}, command.sandbox)
+    argv = sandboxed(words, {**sent, **(command.environment or {})}, command.sandbox, snapshot)
     return replace(command, text=b"", argv=argv, environment=None, sent=None)
 
 

@@ -138,7 +138,9 @@ class Session:
         shell = self._supervisor
         variables = dict(self._state.variables)
         directory = self._state.directory
-        return ShellSnapshot(shell.argv, shell.dialect, shell.interpreter, directory, variables, self._start)
+        return ShellSnapshot(
+            shell.argv, shell.dialect, shell.interpreter, directory, variables, self._start, shell.state_home
+        )
 
     def has_started(self) -> None:
         """Record the present state as the initial one, after the first commands that a connection prescribes."""

@@ -96,6 +96,9 @@ class Supervisor:
     info: SessionInfo
     pid: int
     word: str
+    state_home: bytes
+    """The directory for the state of programs, by the variables that every login there has; empty if none say."""
+
     directory: bytes
     variables: bytes
     pure: bool
@@ -296,9 +299,9 @@ def _described(
 ) -> Supervisor:
     # Earlier output of the shell may come first. A nonce at the beginning of a line would be a mark.
     facts = stdout.output.decode(errors="replace").rpartition(f"facts {word} ")[2].split("\n")
-    if stdout.state is None or len(facts) < 5 or not _PID.fullmatch(facts[0]) or len(facts[4]) >= PATH_BYTES:
+    if stdout.state is None or len(facts) < 6 or not _PID.fullmatch(facts[0]) or len(facts[4]) >= PATH_BYTES:
         raise _undescribed(shell)
-    pid, kernel, system, name, temp = facts[:5]
+    pid, kernel, system, name, temp, state_home = facts[:6]
     family = dialect_of(name) if name else supervising
     own = supervising.behind(family, dialect.preset)
     directory, variables = stdout.state
@@ -316,10 +319,11 @@ def _described(
         ),
         pid=int(pid),
         word=shell.word,
+        state_home=state_home.encode(errors="surrogateescape"),
         directory=directory,
         variables=variables,
         # ksh93 waits only for the last program of a pipeline.
-        pure=not dialect.interpreter and not own.fork and all(FUNCTION_PREFIX in line for line in facts[5:-1]),
+        pure=not dialect.interpreter and not own.fork and all(FUNCTION_PREFIX in line for line in facts[6:-1]),
     )
 
 

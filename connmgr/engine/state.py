@@ -131,3 +131,5 @@ class ShellSnapshot:
     variables: Mapping[bytes, bytes]
     start: tuple[bytes, Mapping[bytes, bytes]]
     """The directory and the variables with which the shell started."""
+    state_home: bytes = b""
+    """The directory for the state of programs, before any command could change the variables that name it."""

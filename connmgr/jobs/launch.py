@@ -137,7 +137,7 @@ class Launch:
     def _command(self, dialect: Dialect) -> bytes:
         if self.sandbox:
             words = self.argv if self.text is None else shell_words(self.surroundings, self.text)
-            argv = sandboxed(words, self.environment, self.sandbox)
+            argv = sandboxed(words, self.environment, self.sandbox, self.surroundings)
             return definition(dialect).encode() + executed(dialect, argv)
         if self.text is None:
             return definition(dialect).encode() + executed(dialect, self.argv)

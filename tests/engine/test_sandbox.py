@@ -111,6 +111,29 @@ def test_the_pipes_of_jobs_are_hidden_also_as_the_directory(way: str, monkeypatc
             os.close(reader)
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_pipes_of_jobs_are_hidden_from_whoever_exports_another_home(
+    shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/srv" if os.access("/srv", os.W_OK) else Path.home()) as state:
+        job = Path(state, "connmgr", "jobs")
+        job.mkdir(parents=True)
+        os.mkfifo(job / "0")
+        reader = os.open(job / "0", os.O_RDONLY | os.O_NONBLOCK)
+        monkeypatch.setenv("XDG_STATE_HOME", state)
+        try:
+            with local_session(shell) as session:
+                session.has_started()
+                setting = {"fish": "set -gx NAME /usr"}.get(shell, "export NAME=/usr")
+                for name in ("HOME", "XDG_STATE_HOME"):
+                    session.exec(Command(setting.replace("NAME", name).encode()), DEADLINE_SECONDS)
+                code, seen = look(session, f"echo $HOME; echo id >{job}/0")
+            assert seen == b"/usr\n"
+            assert (os.read(reader, 10), code != 0) == (b"", True)
+        finally:
+            os.close(reader)
+
+
 def test_other_processes_are_out_of_reach(way: str) -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
         try:

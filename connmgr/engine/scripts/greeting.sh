@@ -31,6 +31,7 @@ _cm_say(){ @builtin@ echo ":$1"||{ sleep 1;@builtin@ echo ":$1";};}
 case "$os" in ?*) ;; *) os=$(uname -sr);; esac;@builtin@ echo "${os%%"${nl%"${nl#?}"}"*}";} >&8
 @family@ >&8
 @builtin@ echo "${TMPDIR:-/tmp}" >&8
+@builtin@ echo "${XDG_STATE_HOME:-${HOME:+$HOME/.local/state}}" >&8
 { @functions@
 :;} >&8
 _cm_dump 0 @nonce@)

@@ -1,18 +1,19 @@
 # Runs a program so that it can change nothing on this machine, or says why not, after the mark $1, and runs nothing. $2
-# is the filter of system calls for bwrap, in octal escapes; $3 is sandbox_mounts.sh; the rest is the program. It sees all
-# files, read-only, and has a private /tmp, /dev and /proc, no network, no other process, no Unix socket and no terminal.
+# is the filter of system calls for bwrap, in octal escapes; $3 is sandbox_mounts.sh; $4 is the directory for the state of
+# programs, empty if the variables here tell; the rest is the program. It sees all files, read-only, and has a private
+# /tmp, /dev and /proc, no network, no other process, no Unix socket and no terminal.
 #
 # Each way is tried with a program that does nothing first: what fails then has run nothing. No variable of whoever asked
 # has been set here; they are set by the program's own words, inside.
-mark=$1 filter=$2 mounts=$3
-shift 3
+mark=$1 filter=$2 mounts=$3 state=$4
+shift 4
 exec 3<&- 4<&- 5<&- 6<&- 7<&0 8<&- 9<&-
 system=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin
 which() { PATH=$system command -v "$1"; }
 root=
 [ "$("$(which id)" -u)" != 0 ] || root=1
 # Named pipes of other jobs, and what runs here for the daemon: a program could write to them.
-jobs=${XDG_STATE_HOME:-${HOME:-/nonexistent}/.local/state}/connmgr
+jobs=${state:-${XDG_STATE_HOME:-${HOME:-/nonexistent}/.local/state}}/connmgr
 [ -d "$jobs" ] || jobs=/run
 here=
 # Where it is, not how it is called: a link below /tmp may lead to such a pipe.
