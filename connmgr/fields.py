@@ -194,9 +194,9 @@ def map_secrets(schema: marshmallow.Schema, data: Mapping[str, Any], change: Cal
 
 def references(schema: marshmallow.Schema, data: Mapping[str, Any]) -> list[str]:
     """Return the uuids of the connections in :class:`Reference` fields of loaded ``data``, at any depth."""
-    names: list[str] = []
-    map_references(schema, data, names.append)
-    return names
+    ids: list[str] = []
+    map_references(schema, data, ids.append)
+    return ids
 
 
 def map_references(schema: marshmallow.Schema, data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
