@@ -34,6 +34,7 @@ _PLAIN_VARIABLE = re.compile(r"LANG|LC_[A-Z_]+|GIT_PROTOCOL")
 """Names that tools send, and that no shell keeps for itself: one may refuse to set others, and end (POSIX, 2.8.1)."""
 
 _STREAM = Source("connmgr.engine", "stream")
+_GIVEN = Source("connmgr.engine", "given")
 
 group = Group(
     "pipe",
@@ -133,13 +134,19 @@ def _start(
         channel = link.transport.open_line(f"{setting}{request.command}", timeout=timeout)
         if channel is not None:
             return channel
-    setting = "" if sandbox else exports(variables).decode()
+    # On a terminal its echo would show them; and the process could lose what the client typed meanwhile.
+    given = {} if pty else {name: value for name, value in variables.items() if not _PLAIN_VARIABLE.fullmatch(name)}
+    shown = {name: value for name, value in variables.items() if name not in given}
+    setting = "" if sandbox else exports(shown).decode() + (_GIVEN.text if given else "")
     if pty and request.modes:
         setting += f"stty {shlex.join(request.modes)} 2>/dev/null\n"
     script = setting + ("" if request.agent else "unset SSH_AUTH_SOCK; ") + _STREAM.one_line
     words: Sequence[str | bytes]
     if sandbox:
-        script, words = become() + script, [b"argv", *sandboxed(_words_of(request), variables, sandbox)]
+        inside = _words_of(request)
+        if given:
+            inside = (b"/bin/sh", b"-c", _GIVEN.text.encode() + b'exec "$@"', b"sh", *inside)
+        script, words = become() + script, [b"argv", *sandboxed(inside, shown, sandbox)]
     elif request.argv is not None:
         script, words = become() + script, ["argv", *program_of(request.argv, request.env)]
     elif request.command is not None:
@@ -148,8 +155,23 @@ def _start(
         words = ["login" if pty else "shell"]
     argv = script_argv(script, [cookie, *words], own_locale=True)
     channel = link.transport.open_channel(argv, pty=pty, timeout=timeout)
+    if given:
+        _give(channel, given, timeout)
     channel.expect_bulk()
     return channel
+
+
+def _give(channel: Channel, variables: Mapping[str, str], timeout: float) -> None:
+    """Send the line that sets ``variables`` in the process, before any input of its client.
+
+    :raises ShellLost: the process has ended, or takes no input.
+    """
+    line = exports(variables, b";").replace(b"\n", b"'\"$_cm_newline\"'")
+    try:
+        channel.sendall(line + b"\n", timeout)
+    except (EOFError, OSError) as error:
+        channel.close()
+        raise errors.ShellLost("The process ended before it had its variables; try again.") from error
 
 
 def _words_of(request: PipeRequest) -> tuple[bytes, ...]:

@@ -7,17 +7,23 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from wsproto.events import BytesMessage
 
+from connmgr.api import pipe
+from connmgr.contract.shell import PipeRequest
+from connmgr.plugin import DEFAULT_SEND_ENV, Channel, ClientEnvironment, Pty
+from connmgr_local.transport import LocalTransport
 from tests.api.wire import LOCAL, client_of, send, token_of
 from tests.daemon import Daemon
-from tests.deadlines import eventually
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.streams.wire import NotUpgradedError, Stream
@@ -80,6 +86,46 @@ def test_argv_arrives_word_by_word(opened: Open, place: str) -> None:
 def test_the_environment_is_the_user_s(opened: Open, place: str) -> None:
     ended = opened({"connection": place, "command": 'echo "${LC_ALL-unset} $PWD"'}).finish()
     assert ended.stdout.split()[0] == b"unset"
+
+
+SECRET = "it's a secret\n of $(several) \\ lines,\t\u00e4 "
+
+
+@pytest.mark.parametrize(
+    "what", [{"command": 'printf %s "$GIVEN"; cat'}, {"argv": ["sh", "-c", 'printf %s "$GIVEN"; cat']}]
+)
+@pytest.mark.parametrize("is_looking", [False, pytest.param(True, marks=pytest.mark.needs("bwrap", "mounts"))])
+def test_variables_are_in_no_words_of_a_process(what: dict[str, Any], is_looking: bool) -> None:
+    started: list[str] = []
+
+    class Watched(LocalTransport):
+        def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
+            started.extend(argv)
+            return super().open_channel(argv, pty=pty, timeout=timeout)
+
+    request = PipeRequest(connection=LOCAL, env={"GIVEN": SECRET, "EMPTY": ""}, **what)
+    link: Any = SimpleNamespace(environment=ClientEnvironment(DEFAULT_SEND_ENV), transport=Watched())
+    channel = pipe._start(request, {}, "cookie", "mark" if is_looking else "", link, DEADLINE_SECONDS)
+    with closing(link.transport), closing(channel):
+        channel.sendall(b"input\n", DEADLINE_SECONDS)
+        channel.shutdown_write()
+        printed, errors = b"", b""
+        with suppress(EOFError):
+            while True:
+                out, err = channel.recv(DEADLINE_SECONDS)
+                printed, errors = printed + out, errors + err
+    assert (printed.decode(), errors) == (f"{SECRET}input\n", b"")
+    octal = "".join(f"\\0{byte:03o}" for byte in b"several")
+    assert not [word for word in started if "several" in word or octal in word]
+
+
+def test_variables_arrive_before_the_input(opened: Open, place: str) -> None:
+    asked = {"command": 'printf %s "$GIVEN"; cat', "env": {"GIVEN": SECRET, "LANG": "C.UTF-8"}}
+    stream = opened({"connection": place, **asked})
+    stream.write(EVERY_BYTE)
+    stream.end_input()
+    ended = stream.finish()
+    assert (ended.stdout, ended.stderr, ended.status) == (SECRET.encode() + EVERY_BYTE, b"", 0)
 
 
 def test_a_terminal_has_the_requested_name_and_size_and_later_sizes(opened: Open, place: str) -> None:
