@@ -21,63 +21,51 @@ import {
 } from "./core/ui.js";
 
 /**
- * The views, in the order of the navigation: the machines, what runs on them, and who may. Each has its name; its module
- * in `./views`, loaded when somebody goes there or when nothing else is to be done; the letter behind `g` that goes there;
+ * The views, in the order of the navigation: the machines, what runs on them, and who may. Each has its name, after
+ * that of its module in `./views` where this has another; the letter behind `g` that goes there;
  * the actions without which it is not shown; and the data of its icon, an SVG path in a square of 16.
  *
  * A module exports its views by name: the component, which gets the decoded segments of the address behind the view's
- * name, its query, and that rest as it is; and with `badge` a hook that says how many things wait there.
- * @typedef {{component: (props: {path: string[], query: URLSearchParams, address: string}) => any, badge?: () => number}} View
+ * name, and its query; and with `badge` a hook that says how many things wait there.
+ * @typedef {{component: (props: {path: string[], query: URLSearchParams}) => any, badge?: () => number}} View
  */
 const VIEWS = [
-  ["hub", "hub", "h", "connection.query", "M2 3h12v4H2zM2 9h12v4H2zM4.5 5h.01M4.5 11h.01"],
-  ["terminal", "terminal", "e", "terminal.open terminal.attach", "M2 3h12v10H2zM4.5 6l2 2-2 2M8 10.5h3.5"],
-  ["files", "files", "f", "fs.list shell.start", "M2 12.5v-9h4.5L8 5h6v7.5z"],
+  ["hub", "h", "connection.query", "M2 3h12v4H2zM2 9h12v4H2zM4.5 5h.01M4.5 11h.01"],
+  ["terminal", "e", "terminal.open terminal.attach", "M2 3h12v10H2zM4.5 6l2 2-2 2M8 10.5h3.5"],
+  ["files", "f", "fs.list shell.start", "M2 12.5v-9h4.5L8 5h6v7.5z"],
   [
-    "recordings",
     "recordings",
     "r",
     "recording.query recording.read",
     "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
   ],
-  ["run", "run", "x", "shell.broadcast run.query connection.query", "M4 2.5v11l9-5.5z"],
+  ["run", "x", "shell.broadcast run.query connection.query", "M4 2.5v11l9-5.5z"],
   [
-    "runs",
     "runs",
     "u",
     "run.query run.info run.targets",
     "M2 2.5h3v3H2zM6.5 2.5h3v3h-3zM11 2.5h3v3h-3zM2 7h3v3H2zM6.5 7h3v3h-3zM11 7h3v3h-3zM2 11.5h3v3H2zM6.5 11.5h3v3h-3z",
   ],
-  ["schedules", "runs", "s", "schedule.query schedule.next", "M2.5 3.5h11v10h-11zM2.5 6.5h11M5.5 2v3M10.5 2v3"],
-  ["jobs", "jobs", "j", "job.query job.output", "M2 4h1M2 8h1M2 12h1M5.5 4H14M5.5 8H14M5.5 12H11"],
+  ["runs/schedules", "s", "schedule.query schedule.next", "M2.5 3.5h11v10h-11zM2.5 6.5h11M5.5 2v3M10.5 2v3"],
+  ["jobs", "j", "job.query job.output", "M2 4h1M2 8h1M2 12h1M5.5 4H14M5.5 8H14M5.5 12H11"],
+  ["tunnels", "n", "tunnel.query", "M1.5 12V9a6.5 6.5 0 0 1 13 0v3M5 12V9a3 3 0 0 1 6 0v3M1 12.5h5M10 12.5h5"],
+  ["facts", "m", "fact.query connection.query", "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11"],
   [
-    "tunnels",
-    "tunnels",
-    "n",
-    "tunnel.query",
-    "M1.5 12V9a6.5 6.5 0 0 1 13 0v3M5 12V9a3 3 0 0 1 6 0v3M1 12.5h5M10 12.5h5",
-  ],
-  ["facts", "facts", "m", "fact.query connection.query", "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11"],
-  [
-    "approvals",
-    "rights",
+    "rights/approvals",
     "p",
     "approval.query",
     "M8 1.8 13 4v4c0 3-2.2 5.2-5 6.2C5.2 13.2 3 11 3 8V4zM5.6 8l1.7 1.7 3.2-3.4",
   ],
-  ["changes", "history", "c", "undo.query", "M3 5h7a3.5 3.5 0 0 1 0 7H6M6 2 3 5l3 3"],
-  ["record", "history", "d", "audit.record", "M3 2v12M3 4h3M3 8h3M3 12h3M8.5 4H14M8.5 8H14M8.5 12H12"],
-  ["tokens", "rights", "t", "token.query", "M10.5 2a3.5 3.5 0 1 1-3 5.2L2 12.7V14h2v-1.5h1.5V11H7l1.7-1.7M11 5h.01"],
-  ["audit", "history", "a", "audit.query", "M3 2h10v12H3zM5.5 5h5M5.5 8h5M5.5 11h3"],
-  ["vault", "vault", "v", "vault.status vault.unlock", "M4 7V5a4 4 0 0 1 8 0v2M3 7h10v6.5H3zM8 9.5v2"],
-].map(([name, module, key, actions, icon]) => ({
-  name,
-  module,
-  key,
-  icon,
-  title: name === "terminal" ? "Terminals" : name[0].toUpperCase() + name.slice(1),
-  actions: actions.split(" "),
-}));
+  ["history/changes", "c", "undo.query", "M3 5h7a3.5 3.5 0 0 1 0 7H6M6 2 3 5l3 3"],
+  ["history/record", "d", "audit.record", "M3 2v12M3 4h3M3 8h3M3 12h3M8.5 4H14M8.5 8H14M8.5 12H12"],
+  ["rights/tokens", "t", "token.query", "M10.5 2a3.5 3.5 0 1 1-3 5.2L2 12.7V14h2v-1.5h1.5V11H7l1.7-1.7M11 5h.01"],
+  ["history/audit", "a", "audit.query", "M3 2h10v12H3zM5.5 5h5M5.5 8h5M5.5 11h3"],
+  ["vault", "v", "vault.status vault.unlock", "M4 7V5a4 4 0 0 1 8 0v2M3 7h10v6.5H3zM8 9.5v2"],
+].map(([place, key, actions, icon]) => {
+  const [name, module = name] = place.split("/").reverse();
+  const title = name === "terminal" ? "Terminals" : name[0].toUpperCase() + name.slice(1);
+  return { name, module, key, icon, title, actions: actions.split(" ") };
+});
 const FIRST = ["run", "approvals"];
 
 /** @type {Map<string, View>} */
@@ -120,11 +108,8 @@ function Frame({ views }) {
     open(false);
     // How many wait for a decision stands before it.
     const waiting = /^\(\d+\) /.exec(document.title)?.[0] ?? "";
-    document.title = view
-      ? `${waiting}${[...path].reverse().map(text).slice(0, 1).join("")}${path.length ? " · " : ""}${view.title} · connmgr`
-      : `${waiting}connmgr`;
+    document.title = waiting + [text(path.at(-1)), view?.title, "connmgr"].filter(Boolean).join(" · ");
   }, [location.hash]);
-  const address = location.hash.replace(/^#\/[^/?]*\/?/, "");
   return html`
     <div class=${isOpen ? "shell open" : "shell"}>
       <a class="skip" href="#content" onClick=${(event) => {
@@ -152,7 +137,7 @@ function Frame({ views }) {
       <main id="content" tabindex="-1">
         ${
           shown
-            ? html`<${Guarded} key=${name} component=${shown.component} path=${path} query=${query} address=${address} />`
+            ? html`<${Guarded} key=${name} component=${shown.component} path=${path} query=${query} />`
             : view
               ? fault
                 ? html`<${Fault} error=${fault} again=${get} />`

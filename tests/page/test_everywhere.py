@@ -19,7 +19,7 @@ from tests.rights.wire import create
 
 pytestmark = pytest.mark.needs("chromium", "libatomic")
 
-VIEWS = re.findall(r'^  \[\s*"(\w+)",\s+"\w+",\s+"\w",', (PAGE / "main.js").read_text(), re.MULTILINE)
+VIEWS = re.findall(r'^  \[\s*"(?:\w+/)?(\w+)",\s+"\w",', (PAGE / "main.js").read_text(), re.MULTILINE)
 HOSTILE = "<img src=x onerror=alert(1)>\u202e&amp;"
 NAMES = [HOSTILE, "'; DROP TABLE", "web1", "ünïcode 名前"]
 
@@ -112,6 +112,11 @@ def test_every_view_is_for_everybody_and_shows_names_as_text(
     for view in VIEWS:
         visitor.settle(page, f"#/{view}")
         look_at(view)
+    visitor.settle(page, "#/hub")
+    box = page.locator("#hub-rows").bounding_box()
+    assert box is not None
+    assert box["height"] > size["height"] / 2, "the machines have the room"
+    assert page.get_by_role("button", name="Views").is_visible() == (size is PHONE), "a phone has a bar above"
     for what, address in things.items():
         visitor.settle(page, address)
         if what == "run":

@@ -421,7 +421,7 @@ export async function readShells(id) {
 
 /**
  * The state of a connection in a few words, and its kind: `up`, `busy`, `lost` or `off`.
- * @param {string} id @returns {{kind: "up" | "busy" | "lost" | "off", word: string}}
+ * @param {string} id
  */
 export function stateOf(id) {
   const { kind, word } = linkOf(id);
@@ -435,7 +435,7 @@ export function stateOf(id) {
   return { kind: counts.length && kind === "off" ? "up" : kind, word: [said, ...counts].filter(Boolean).join(", ") };
 }
 
-/** @param {string} id @returns {{kind: "up" | "busy" | "lost" | "off", word: string}} */
+/** @param {string} id */
 function linkOf(id) {
   const tunnel = store.tunnels.get(id);
   if (tunnel && tunnel.state !== "stopped") {

@@ -324,8 +324,7 @@ export const confirm = async ({ title, text: said = "", yes = "OK", no = "Cancel
 const TOAST_MS = 6000;
 const MOST_TOASTS = 4;
 
-/** @typedef {{said: string, undo?: () => unknown, isFault?: boolean, element: HTMLElement}} Toast */
-/** @type {Toast[]} */
+/** @type {HTMLElement[]} */
 const toasts = [];
 
 /**
@@ -335,11 +334,10 @@ const toasts = [];
 export function toast(said, { undo, isFault = false } = {}) {
   const place = /** @type {HTMLElement} */ (document.getElementById(isFault ? "faults" : "toasts"));
   const element = document.createElement("div");
-  const one = { said, undo, isFault, element };
-  toasts.push(one);
+  toasts.push(element);
   while (toasts.length > MOST_TOASTS) gone(toasts[0]);
   place.append(element);
-  const close = () => gone(one);
+  const close = () => gone(element);
   render(
     html`
     <span>${said}</span>
@@ -347,7 +345,7 @@ export function toast(said, { undo, isFault = false } = {}) {
       undo &&
       html`<button onClick=${() => {
         close();
-        Promise.resolve(undo()).catch(failed);
+        doing(undo)();
       }}>Undo</button>`
     }
     <button class="quiet close" aria-label="Dismiss" onClick=${close}>×</button>
@@ -362,12 +360,12 @@ export function toast(said, { undo, isFault = false } = {}) {
   setTimeout(leave, isFault ? 2 * TOAST_MS : TOAST_MS);
 }
 
-/** @param {Toast} one */
-function gone(one) {
-  if (!toasts.includes(one)) return;
-  toasts.splice(toasts.indexOf(one), 1);
-  render(/** @type {any} */ (null), one.element);
-  one.element.remove();
+/** @param {HTMLElement} element */
+function gone(element) {
+  if (!toasts.includes(element)) return;
+  toasts.splice(toasts.indexOf(element), 1);
+  render(/** @type {any} */ (null), element);
+  element.remove();
 }
 
 /** Says that something failed, unless it was ended on purpose or the door says so. @param {unknown} error */

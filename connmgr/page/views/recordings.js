@@ -3,8 +3,8 @@
 import { call, fetched } from "../core/api.js";
 import { useRoute } from "../core/navigate.js";
 import { nameOf, useStore } from "../core/store.js";
-import { ago, failed, html, text, useEffect, useLayoutEffect, useRef, useState } from "../core/ui.js";
-import { bytes } from "./listing.js";
+import { ago, Empty, failed, html, text, useAnswer, useLayoutEffect, useRef, useState } from "../core/ui.js";
+import { bytes, Listing } from "./listing.js";
 import { drawFast, loadXterm, themeOf, xtermOptions } from "./terminal-session.js";
 
 const SPEEDS = [0.5, 1, 2, 4, 8, 16];
@@ -22,56 +22,43 @@ function Recordings() {
   return id ? html`<${Replay} key=${id} id=${id} from=${Number(seconds) || 0} />` : html`<${List} />`;
 }
 
+/** @type {import("./listing.js").Column<import("../contract.d.ts").RecordingInfo>[]} */
+const COLUMNS = [
+  ["Connection", "minmax(0, 1fr)", (one) => html`<span>${place(one)}</span>`],
+  [
+    "Ran",
+    "minmax(0, 2fr)",
+    ({ locked, command }) => html`<span class="mono">${locked ? "locked" : text(command ?? "shell")}</span>`,
+  ],
+  ["Began", "6rem", (one) => html`<span class="note">${ago(one.began)}</span>`],
+  [
+    "Length",
+    "6rem",
+    ({ active, seconds }) => html`<span class="number">${active ? "still runs" : clock(seconds ?? 0)}</span>`,
+  ],
+  ["Size", "5rem", (one) => html`<span class="number">${bytes(one.size, 1000)}</span>`],
+];
+
 function List() {
-  const [recordings, found] = useState(/** @type {any[] | null} */ (null));
+  const { answer, error, again } = useAnswer(() => call("/recording/query", { connectionFilter: "*" }), []);
   const [wanted, want] = useState("");
-  const [lines, match] = useState(/** @type {any | null} */ (null));
-  useEffect(() => {
-    call("/recording/query", { connectionFilter: "*" }).then((answer) => found(answer.recordings), failed);
-  }, []);
+  const [lines, match] = useState(/** @type {any} */ (null));
+  const items = answer?.recordings;
   /** @param {SubmitEvent} event */
   const search = (event) => {
     event.preventDefault();
     if (wanted) call("/recording/search", { contains: wanted }).then(match, failed);
     else match(null);
   };
-  if (!recordings) return null;
-  if (!recordings.length) {
-    return html`<h1 class="unseen">Recordings</h1>
-      <p class="empty">There is no recording. Open a terminal with Record, or run <code>connmgr shell --record</code>.</p>`;
-  }
-  const named = new Map(recordings.map((one) => [one.recording, one]));
-  return html`
-    <div class="overview">
-      <h1 class="unseen">Recordings</h1>
-      <form class="chooser" role="search" onSubmit=${search}>
-        <input type="search" aria-label="Find in what terminals printed" placeholder="Find in what was printed …" value=${wanted}
-          onInput=${(event) => want(event.target.value)} />
-        <button>Find</button>
-      </form>
-      ${lines && html`<${Lines} lines=${lines} named=${named} />`}
-      <table>
-        <caption>Recordings</caption>
-        <thead>
-          <tr><th scope="col">Connection</th><th scope="col">Ran</th><th scope="col">Began</th><th scope="col">Length</th><th scope="col">Size</th><td></td></tr>
-        </thead>
-        <tbody>
-          ${recordings.map(
-            (one) => html`
-              <tr key=${one.recording}>
-                <td>${one.locked ? place(one) : html`<a href=${`#/recordings/${one.recording}`}>${place(one)}</a>`}</td>
-                <td class="mono">${one.locked ? "locked" : text(one.command ?? "shell")}</td>
-                <td>${ago(one.began)}</td>
-                <td>${one.active ? "still runs" : clock(one.seconds ?? 0)}</td>
-                <td>${bytes(one.size, 1000)}</td>
-                <td class="actions">${!one.locked && html`<button class="quiet" onClick=${() => store(one.recording)}>Export</button>`}</td>
-              </tr>
-            `,
-          )}
-        </tbody>
-      </table>
-    </div>
-  `;
+  return html`<${Listing} view="recordings" id="recording" path=${[]} ...${{ items, error, again }} columns=${COLUMNS} narrow=${[0, 3]}
+    tools=${
+      items?.length &&
+      html`<form class="find" role="search" onSubmit=${search}>
+        <input type="search" aria-label="Find in what terminals printed" placeholder="Find in what was printed" value=${wanted} onInput=${(event) => want(event.target.value)} />
+        <button>Find</button></form>`
+    }
+    filters=${lines && html`<${Lines} lines=${lines} named=${new Map(items?.map((one) => [one.recording, one]))} />`}
+    empty=${html`<${Empty} title="No recordings yet"><p>Open a terminal with <em>Record</em>, or run <code>connmgr shell --record</code>: what it prints can be replayed and searched here.</p><//>`} />`;
 }
 
 /** @param {any} one */
@@ -82,7 +69,7 @@ function place(one) {
 /** @param {{lines: any, named: Map<string, any>}} props */
 function Lines({ lines: { matches, complete }, named }) {
   if (!matches.length)
-    return html`<p class="empty">No line has this text${complete ? "." : ", as far as there was time to look."}</p>`;
+    return html`<p class="found note">No line has this text${complete ? "." : ", as far as there was time to look."}</p>`;
   return html`
     <ul class="found" aria-label="Lines found">
       ${matches.map(

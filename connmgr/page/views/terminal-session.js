@@ -257,7 +257,6 @@ export class Session {
   /** Pastes a text, after a question where it is long or would run before it was seen. */
   async paste(/** @type {string} */ text) {
     // Control characters would act as keys, and ESC could end the bracket around the paste.
-    // eslint-disable-next-line no-control-regex
     const clean = text.replace(/\r\n?/g, "\n").replace(/[\x00-\x08\x0b-\x1f\x7f]/g, "");
     const lines = clean.split("\n").length;
     const runs = lines > 1 && !this.term.modes.bracketedPasteMode;

@@ -3,20 +3,8 @@
 
 import { call, on } from "../core/api.js";
 import { go, register, useRoute } from "../core/navigate.js";
-import { latest, nameOf, useStore } from "../core/store.js";
-import {
-  ago,
-  confirm,
-  failed,
-  html,
-  lines,
-  text,
-  toast,
-  useLayoutEffect,
-  useReducer,
-  useRef,
-  useState,
-} from "../core/ui.js";
+import { changed, latest, nameOf, useStore } from "../core/store.js";
+import { ago, confirm, failed, html, lines, text, toast, useLayoutEffect, useRef, useState } from "../core/ui.js";
 import { Chooser } from "./listing.js";
 import { Session } from "./terminal-session.js";
 
@@ -90,27 +78,11 @@ let tabs = storedTabs();
 let known = new Map();
 /** The terminal that was opened or chosen last: it has the keyboard. */
 let recent = "";
-/** @type {Set<() => void>} */
-const watchers = new Set();
-
-const changed = () => {
-  for (const each of watchers) each();
-};
-
 const host = {
   /** @param {string} title @param {string} question @param {string} yes */
   ask: (title, question, yes) => confirm({ title, text: lines(question), yes }),
   changed,
 };
-
-function useTerminals() {
-  const [, render] = useReducer((count) => count + 1, 0);
-  useLayoutEffect(() => {
-    const again = /** @type {() => void} */ (render);
-    watchers.add(again);
-    return () => watchers.delete(again);
-  }, []);
-}
 
 const refresh = latest(async () => {
   const { terminals } = await call("/terminal/query", { connectionFilter: "*", categoryFilter: "*", typeFilter: "*" });
@@ -173,7 +145,6 @@ function show(id) {
 /** `#/terminal`, or with the address of a tab: one id or several. */
 function Terminals() {
   const { view, path } = useRoute();
-  useTerminals();
   useStore();
   useLayoutEffect(() => {
     refresh().catch(failed);
@@ -298,7 +269,7 @@ function step(tab, by) {
 
 /** @param {{id: string, alone: boolean, searching: boolean, search: (id: string | null) => void, focused: boolean, chosen: () => void}} props */
 function Pane({ id, alone, searching, search, focused, chosen }) {
-  useTerminals();
+  useStore();
   const place = useRef(/** @type {HTMLElement | null} */ (null));
   const session = sessionOf(id);
   useLayoutEffect(() => {
