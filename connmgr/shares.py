@@ -73,6 +73,21 @@ def of_tokens(count: int) -> tuple[int, int]:
     return of_one, max(of_one, count * 3 // 4)
 
 
+def room(count: int, holder: str | None, used: Iterable[tuple[str | None, int]]) -> int:
+    """Return how much more of ``count`` the share of ``holder`` leaves; ``used`` has holders, each with what it has.
+
+    The owner, None, may have all that is free.
+    """
+    by_holder: Counter[str | None] = Counter()
+    for each, size in used:
+        by_holder[each] += size
+    free = count - by_holder.total()
+    if holder is None:
+        return free
+    of_one, together = of_tokens(count)
+    return min(free, of_one - by_holder[holder], together - (by_holder.total() - by_holder[None]))
+
+
 def refused(count: int, holder: str | None, held: Iterable[str | None]) -> str | None:
     """Return why ``holder`` may have no more of ``count`` things, whose holders now are ``held``; None if it may.
 

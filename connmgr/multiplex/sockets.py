@@ -27,7 +27,7 @@ from connmgr.multiplex.passengers import Passenger, Pipeline, Sender, Served
 from connmgr.plugin import Forward
 from connmgr.processes import is_trusted, peer_uid
 from connmgr.secrets.principals import Access
-from connmgr.shares import of_tokens, refused
+from connmgr.shares import refused, room
 from connmgr.streams.loop import Loop
 from connmgr.tunnels.table import Tunnels
 from connmgr.tunnels.tunnel import FAILED, STOPPED
@@ -234,13 +234,7 @@ class ControlSockets:
 
     def _room_of(self, holder: str | None) -> int:
         """Return how many more sockets may be opened for ``holder`` (:mod:`connmgr.shares`)."""
-        most = _most_sockets()
-        free = most - len(self._sockets)
-        if holder is None:
-            return free
-        of_one, of_all = of_tokens(most)
-        holders = [entry.sender.holder for entry in self._sockets.values() if entry.sender.holder is not None]
-        return min(free, of_one - holders.count(holder), of_all - len(holders))
+        return room(_most_sockets(), holder, ((entry.sender.holder, 1) for entry in self._sockets.values()))
 
     def _find(self, key: _Key) -> ControlSocket:
         if key not in self._sockets:

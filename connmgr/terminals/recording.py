@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from connmgr.errors import RecordingFailed
-from connmgr.shares import give_way, of_tokens
+from connmgr.shares import give_way, room
 
 SUFFIX = ".cast"
 FLUSH_SECONDS = 1.0
@@ -148,12 +148,8 @@ class Recordings:
         return size
 
     def _fits(self, sizes: Mapping[str, int], holders: Mapping[str, str | None], holder: str | None, size: int) -> bool:
-        if sum(sizes.values()) + size > self._total:
-            return False
-        of_one, together = of_tokens(self._total)
-        of_holder = sum(length for name, length in sizes.items() if holders[name] == holder)
-        of_all = sum(length for name, length in sizes.items() if holders[name] is not None)
-        return holder is None or (of_holder + size <= of_one and of_all + size <= together)
+        used = ((holders[name], length) for name, length in sizes.items())
+        return room(self._total, holder, used) >= size
 
     def _ended(self, name: str) -> None:
         with self._lock:

@@ -21,7 +21,7 @@ from typing import Any
 
 from connmgr.errors import Busy, IntegrityError
 from connmgr.secrets.sealing import Box
-from connmgr.shares import of_tokens
+from connmgr.shares import of_tokens, room
 
 DAY_SECONDS = 86400
 
@@ -240,13 +240,8 @@ class ChangeStore:
         return counts[holder] >= of_one or of_all >= together
 
     def _store_copy(self, box: Box, holder: str | None, content: bytes) -> str:
-        sizes: Counter[str | None] = Counter()
-        for change in self._changes.values():
-            sizes[change.holder] += (change.before.size or 0) if change.copy else 0
-        of_one, together = of_tokens(self._total)
-        of_all = sum(size for each, size in sizes.items() if each is not None)
-        fits = sizes.total() + len(content) <= self._total
-        if not fits or (holder and (sizes[holder] + len(content) > of_one or of_all + len(content) > together)):
+        used = ((change.holder, change.before.size or 0) for change in self._changes.values() if change.copy)
+        if room(self._total, holder, used) < len(content):
             raise NoRoomForCopyError("the room for copies is used up (max-undo), or the token's share of it")
         name = box.digest(content).hex()
         path = self._directory / f"{name}{_COPY}"

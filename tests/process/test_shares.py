@@ -20,7 +20,7 @@ from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
 from connmgr.errors import InvalidRequest
 from connmgr.fields import Text
 from connmgr.paths import socket_of
-from connmgr.shares import REST, Pace, Shares
+from connmgr.shares import REST, Pace, Shares, room
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
@@ -336,3 +336,22 @@ def test_a_holder_gets_its_share_the_rest_waits_and_nothing_is_lost() -> None:
     assert not shares.take(None)
     shares.give_back("a", 2)
     assert shares.take("b")
+
+
+@pytest.mark.parametrize(
+    ("holder", "used", "left"),
+    [
+        (None, [], 80),
+        (None, [("a", 30), (None, 10)], 40),
+        ("a", [], 50),
+        ("a", [("a", 30)], 20),
+        ("a", [("b", 50)], 10),
+        ("a", [("b", 50), ("c", 10)], 0),
+        ("a", [(None, 70)], 10),
+        ("a", [("a", 60)], -10),
+    ],
+)
+def test_a_token_gets_five_eighths_and_all_tokens_three_quarters_of_what_is_free(
+    holder: str | None, used: list[tuple[str | None, int]], left: int
+) -> None:
+    assert room(80, holder, used) == left
