@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dataclasses import Field
 
     from connmgr.settings import Settings
+    from connmgr.vault import Database
 
 
 WHOLE_CHARACTERS = 1000
@@ -149,6 +151,19 @@ def read_settings(values: dict[str, Any]) -> Settings:
     flags = dict(values)
     config = flags.pop("config")
     return load(flags, config=Path(config) if config is not None else None)
+
+
+def open_vault_database(settings: Settings) -> closing[Database]:
+    """Open the database of the vault with ``settings``, for a ``with`` block, in a process that leaves no core dump.
+
+    :raises StartupError: it cannot be opened.
+    """
+    from connmgr.daemon.files import database_url
+    from connmgr.processes import harden
+    from connmgr.vault import open_database
+
+    harden()
+    return closing(open_database(database_url(settings)))
 
 
 def require_owner() -> None:

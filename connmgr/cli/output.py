@@ -17,7 +17,6 @@ import click
 from connmgr.cli.exits import Failure
 from connmgr.printable import visible
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Item = TypeVar("Item")
 
 _UNUSUAL = re.compile(r"[^\n -~]")
@@ -36,14 +35,12 @@ def command_text(command: str | Sequence[str]) -> str:
     return shlex.join(command)
 
 
-def json_option(command: Command) -> Command:
-    """Give a command the flag ``--json``, as its argument ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, callback=_asked_anywhere, help="Print JSON.")(command)
-
-
 def _asked_anywhere(context: click.Context, _: click.Parameter, value: bool) -> bool:
     """Whether ``--json`` stands after the command or before it."""
     return value or bool(context.find_root().params.get("as_json"))
+
+
+json_option = click.option("--json", "as_json", is_flag=True, callback=_asked_anywhere, help="Print JSON.")
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

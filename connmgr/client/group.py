@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,11 @@ def words_of(argv: Sequence[str] | None) -> list[str] | None:
 def list_of(items: Sequence[str] | None) -> list[str] | None:
     """Return names, ids or filters as a request has them; None is not given."""
     return None if items is None else list(items)
+
+
+def base64_of(data: bytes) -> str:
+    """Return bytes as a request has them."""
+    return base64.b64encode(data).decode()
 
 
 def saved_of(saved: Mapping[str, Any] | None) -> Saved | None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from connmgr.client.errors import Unreachable
-from connmgr.client.group import Group, elevate_of, list_of, saved_of, words_of
+from connmgr.client.group import Group, base64_of, elevate_of, list_of, saved_of, words_of
 from connmgr.client.http import HttpSession
 from connmgr.client.repeat import RETRY_SECONDS, RETRY_TIMEOUT, OnRetry, Retry, is_safe_to_retry, is_transient
 from connmgr.contract import job as messages
@@ -124,7 +124,7 @@ class Jobs(Group):
         elif stdin is None or (isinstance(stdin, str) and stdin != OPEN.value):
             fields = {"stdin": stdin}
         else:
-            fields = {"stdin": _base64(stdin), "encoding": "base64"}
+            fields = {"stdin": base64_of(stdin.encode() if isinstance(stdin, str) else stdin), "encoding": "base64"}
         fields |= {} if keep is None else {"keep": keep}
         request = messages.JobStartRequest(
             connection=connection,
@@ -281,7 +281,7 @@ class Job(Group):
         retry = Retry(retry_timeout, on_retry, is_safe_to_retry)
         # Empty input counts as one piece too, because it may carry eof.
         for start in range(0, len(content) or 1, PIECE_BYTES):
-            piece = _base64(content[start : start + PIECE_BYTES])
+            piece = base64_of(content[start : start + PIECE_BYTES])
             ends = eof and start + PIECE_BYTES >= len(content)
             request = messages.JobInputRequest(job=self.id, data=piece, encoding="base64", eof=ends)
             retry.call(partial(self._tell, "/job/input", request))
@@ -301,7 +301,3 @@ class Job(Group):
 
     def _unreachable(self) -> Unreachable:
         return Unreachable(f"The machine of the job {self.id} does not answer.", sent=True)
-
-
-def _base64(data: str | bytes) -> str:
-    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from connmgr.client.errors import Answer, ClientError, Unreachable, from_member, lacking
-from connmgr.client.group import Group, elevate_of, list_of, saved_of, words_of
+from connmgr.client.group import Group, base64_of, elevate_of, list_of, saved_of, words_of
 from connmgr.client.output import (
     WHOLE_BYTES,
     Input,
@@ -128,7 +127,9 @@ class Shells(Group):
         if not is_whole(stdin):
             with self.stream(connection, command, stdin=stdin, **options) as stream:
                 return stream.collected()
-        request = _exec(connection, command, stdin=_base64(stdin), encoding="base64", **options)
+        request = _exec(
+            connection, command, stdin=None if stdin is None else base64_of(stdin), encoding="base64", **options
+        )
         return RawResult.of(self._ask("/shell/exec", request, messages.ExecResponse))
 
     def stream(
@@ -184,7 +185,9 @@ class Shells(Group):
         **options: Unpack[BroadcastOptions],
     ) -> Broadcast[RawOutcome]:
         """Like :meth:`broadcast`, with input and output as bytes."""
-        request = _broadcast(command, connections, stdin=_base64(stdin), encoding="base64", **options)
+        request = _broadcast(
+            command, connections, stdin=None if stdin is None else base64_of(stdin), encoding="base64", **options
+        )
         return self._broadcast(RawOutcome.of, request)
 
     def _broadcast(
@@ -252,10 +255,6 @@ def _broadcast(
 def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not None; their defaults are not None for all."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _base64(stdin: bytes | None) -> str | None:
-    return None if stdin is None else base64.b64encode(stdin).decode()
 
 
 class Outcome(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from connmgr.client.group import Group, elevate_of, saved_of, words_of
+from connmgr.client.group import Group, base64_of, elevate_of, saved_of, words_of
 from connmgr.client.pipe import Pipe, open_websocket
 from connmgr.contract import terminal as messages
 from connmgr.contract.recording import (
@@ -71,7 +71,7 @@ class Terminals(Group):
 
     def input(self, terminal: str, data: bytes) -> None:
         """Send input, like typed keys."""
-        encoded = base64.b64encode(data).decode()
+        encoded = base64_of(data)
         self._tell("/terminal/input", messages.TerminalInputRequest(terminal=terminal, data=encoded, encoding="base64"))
 
     def output(

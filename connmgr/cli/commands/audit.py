@@ -17,7 +17,7 @@ import click
 
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
-from connmgr.cli.options import Group, read_settings, setting_options
+from connmgr.cli.options import Group, open_vault_database, read_settings, setting_options
 from connmgr.cli.output import ago, check_new, counted, json_option, print_json, print_table, write_private
 from connmgr.cli.selection import ConnectionName, consent, find_exactly
 from connmgr.client import Client, ClientError
@@ -274,15 +274,11 @@ def _exits(codes: list[int | None]) -> str:
 def _verified(settings: Settings, also: tuple[Path, ...]) -> Verdict:
     from connmgr.audit.log import FILE_NAME, open_chain
     from connmgr.audit.verify import verify as verify_log
-    from connmgr.daemon.files import database_url, key_store
+    from connmgr.daemon.files import key_store
     from connmgr.errors import StartupError
-    from connmgr.processes import harden
-    from connmgr.vault import open_database
     from connmgr.vault.principals import Principals
 
-    harden()
-    database = open_database(database_url(settings))
-    try:
+    with open_vault_database(settings) as database:
         if database.empty:
             raise StartupError(
                 "No vault found, so there is no audit log to verify. Name the daemon's directory with --data-dir, or "
@@ -293,8 +289,6 @@ def _verified(settings: Settings, also: tuple[Path, ...]) -> Verdict:
         if not keys:
             raise StartupError("The vault's key is missing, or belongs to another vault: put the right one back.")
         return verify_log(settings.data_dir / FILE_NAME, *open_chain(Principals(database, keys[0]), database), also)
-    finally:
-        database.close()
 
 
 def _print_verdict(verdict: Verdict) -> None:

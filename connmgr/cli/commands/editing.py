@@ -146,7 +146,7 @@ def _show_types(client: Client, kind: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(definition.schema)
     else:
-        print_table([("FIELD", "VALUE", "MEANING"), *describe_fields(definition)])
+        print_table([("FIELD", "VALUE", "MEANING"), *_describe_fields(definition.schema)])
 
 
 @click.command()
@@ -337,12 +337,8 @@ def ask_secrets(secrets: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def describe_fields(kind: ConnectionType) -> Iterator[tuple[str, str, str]]:
-    """Yield name, kind of value and description of each field of a type; nested fields by their path."""
-    yield from _describe_fields(kind.schema, "")
-
-
-def _describe_fields(schema: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, str]]:
+def _describe_fields(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield path, kind of value and description of each field of a schema, fields within fields too."""
     for name, field in schema.get("properties", {}).items():
         if "const" in field:
             continue
@@ -384,7 +380,7 @@ def _schema(kind: ConnectionType, path: str) -> Mapping[str, Any]:
     for name in path.split("."):
         inner = schema.get("properties", {}).get(name)
         if inner is None or "const" in inner:
-            fields = ", ".join(field for field, _, _ in describe_fields(kind))
+            fields = ", ".join(field for field, _, _ in _describe_fields(kind.schema))
             raise click.UsageError(f"{kind.name} has no field {path!r}; it has {fields}.")
         schema = inner
     return schema

@@ -97,6 +97,18 @@ def read_share(word: str) -> int | str:
     return word
 
 
+waves_option = click.option(
+    "--waves",
+    metavar="N|N%,...",
+    callback=_waves,
+    help="Go in waves: 1,10%,100% is one target, then up to 10%, then all.",
+)
+stop_after_option = click.option(
+    "--stop-after",
+    metavar="N|N%",
+    callback=_stop_after,
+    help="Stop when so many targets, or such a share, have failed.",
+)
 facts_option = click.option(
     "--facts",
     metavar="PART",
@@ -118,12 +130,7 @@ def run() -> None:
 @run.command(name="start", cls=_Start)
 @click.argument("selectors", metavar="CONNECTION|GLOB...", nargs=-1)
 @choosing
-@click.option(
-    "--waves",
-    metavar="N|N%,...",
-    callback=_waves,
-    help="Go in waves: 1,10%,100% is one target, then up to 10%, then all.",
-)
+@waves_option
 @click.option("--pause", "wave_pause", metavar="TIME", type=Duration(), help="Wait this long between two waves.")
 @click.option(
     "--approve-waves",
@@ -132,12 +139,7 @@ def run() -> None:
     default=None,
     help="Wait for `connmgr run resume` between two waves.",
 )
-@click.option(
-    "--stop-after",
-    metavar="N|N%",
-    callback=_stop_after,
-    help="Stop when so many targets, or such a share, have failed.",
-)
+@stop_after_option
 @click.option("--retries", metavar="N", type=click.IntRange(0, 10), help="Try failed and unreachable targets again.")
 @click.option(
     "--retry-delay", metavar="TIME", type=Duration(least=0), help="Wait this long before each retry, 10s by default."
@@ -617,13 +619,18 @@ def schedule() -> None:
     """
 
 
+zone_option = click.option(
+    "--timezone", metavar="ZONE", default="UTC", show_default=True, help="The time zone of --cron."
+)
+
+
 @schedule.command(name="add", cls=WithCommand)
 @click.argument("name")
 @click.argument("selectors", metavar="CONNECTION|GLOB...", nargs=-1)
 @choosing
 @click.option("--cron", metavar="EXPRESSION", help="Minute, hour, day, month, weekday; or six, with seconds first.")
 @click.option("--every", metavar="TIME", type=Duration(), help="In place of --cron: every so often, such as 15m.")
-@click.option("--timezone", "zone", metavar="ZONE", default="UTC", show_default=True, help="The time zone of --cron.")
+@zone_option
 @click.option("--jitter", metavar="TIME", type=Duration(least=0), help="Add up to so much to each time, at random.")
 @click.option(
     "--overlap",
@@ -646,8 +653,8 @@ def schedule() -> None:
 @click.option("--script", metavar="FILE", help="Run this script of this machine; the words after -- are its arguments.")
 @click.option("--saved", metavar="COMMAND", help="Run a saved command; the words after -- are its arguments.")
 @facts_option
-@click.option("--waves", metavar="N|N%,...", help="As for `connmgr run`.")
-@click.option("--stop-after", metavar="N|N%", help="As for `connmgr run`.")
+@waves_option
+@stop_after_option
 @click.option("--timeout", metavar="TIME", type=Duration(), help="Kill each command after this time.")
 @click.option("--parallel", metavar="N", type=click.IntRange(1, 500), help="How many at once.")
 @json_option
@@ -656,23 +663,13 @@ def add_schedule(
     selectors: tuple[str, ...],
     choice: Choice,
     command: tuple[str, ...],
-    cron: str | None,
-    every: float | None,
-    zone: str,
-    jitter: float | None,
-    overlap: str,
-    catch_up: str,
-    until: str | None,
+    *,
     as_argv: bool,
     script: str | None,
     saved: str | None,
     facts: tuple[str, ...],
-    waves: str | None,
-    stop_after: str | None,
-    timeout: float | None,
-    parallel: int | None,
-    *,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Add a schedule: connmgr schedule add NAME GLOB --cron '30 2 * * *' -- COMMAND.
 
@@ -681,7 +678,7 @@ def add_schedule(
     blanks into one command, as by `connmgr run`.
     """
     what = what_runs(command, script=script, as_argv=as_argv, saved=saved, facts=facts)
-    if (cron is None) == (every is None):
+    if (options["cron"] is None) == (options["every"] is None):
         raise click.UsageError("Give --cron or --every.")
     if choice.failed is not None or choice.limit is not None:
         raise click.UsageError("--failed and --limit choose for one run, and not for a schedule.")
@@ -689,17 +686,20 @@ def add_schedule(
     client = connect()
     run: dict[str, Any] = _selection(client, selectors, choice)
     run |= {field: to_json(value) if isinstance(value, Message) else value for field, value in what.items()}
-    more = {"timeout": timeout, "parallel": parallel}
-    more["waves"] = None if waves is None else [read_share(word.strip()) for word in waves.split(",")]  # type: ignore[assignment]
-    more["stopAfter"] = None if stop_after is None else read_share(stop_after.strip())  # type: ignore[assignment]
-    run |= {field: value for field, value in more.items() if value is not None}
-    times: dict[str, Any] = {"cron": cron, "every": every, "jitter": jitter, "until": until}
-    times = {field: value for field, value in times.items() if value is not None}
-    added = client.schedules.add(name, run=run, timezone=zone, overlap=overlap, catchUp=catch_up, **times)
+    # What is left of the options are the schedule's own: the times, and what becomes of times that passed.
+    for field, option in _OF_RUN.items():
+        if (value := options.pop(option)) is not None:
+            run[field] = value
+    times = {_OF_SCHEDULE.get(option, option): value for option, value in options.items() if value is not None}
+    added = client.schedules.add(name, run=run, **times)
     if as_json:
         print_json(added)
     else:
         click.echo(f"{added.schedule}  next {_ahead(added.next)}")
+
+
+_OF_RUN = {"waves": "waves", "stopAfter": "stop_after", "timeout": "timeout", "parallel": "parallel"}
+_OF_SCHEDULE = {"catch_up": "catchUp"}
 
 
 def _selection(client: Client, selectors: Sequence[str], choice: Choice) -> dict[str, Any]:
@@ -853,16 +853,16 @@ def trigger_schedule(name: str, *, as_json: bool) -> None:
 @schedule.command(name="next")
 @click.argument("name", metavar="SCHEDULE", required=False)
 @click.option("--cron", metavar="EXPRESSION", help="In place of a SCHEDULE: an expression to try.")
-@click.option("--timezone", "zone", metavar="ZONE", default="UTC", show_default=True, help="The time zone of --cron.")
+@zone_option
 @click.option(
     "--count", metavar="N", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many times."
 )
 @json_option
-def next_times(name: str | None, cron: str | None, zone: str, count: int, *, as_json: bool) -> None:
+def next_times(name: str | None, cron: str | None, timezone: str, count: int, *, as_json: bool) -> None:
     """Print the next times of a schedule, or of an expression, in UTC."""
     if (name is None) == (cron is None):
         raise click.UsageError("Give a SCHEDULE or --cron.")
-    times = connect().schedules.next(name, cron=cron, timezone=zone, count=count)
+    times = connect().schedules.next(name, cron=cron, timezone=timezone, count=count)
     texts = [moment.isoformat(timespec="seconds").replace("+00:00", "Z") for moment in times]
     if as_json:
         print_json(texts)

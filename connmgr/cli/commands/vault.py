@@ -9,7 +9,7 @@ import click
 
 from connmgr.cli.commands.tunnels import renew_sockets
 from connmgr.cli.connect import ask_passphrase, connect, kept_session, tell_recoveries
-from connmgr.cli.options import Group, read_settings, setting_options
+from connmgr.cli.options import Group, open_vault_database, read_settings, setting_options
 from connmgr.cli.output import ago, counted, json_option, print_json, print_list, print_table
 from connmgr.cli.progress import has_terminal
 from connmgr.client import ClientError
@@ -256,23 +256,16 @@ def backup(file: Path, *, as_json: bool, **flags: Any) -> None:
     the data directory, such as known_hosts. It does not have the vault's key; the output lists what else is left out.
     """
     settings = read_settings(flags)
-    from connmgr.daemon.files import database_url
     from connmgr.errors import StartupError
-    from connmgr.processes import harden
-    from connmgr.vault import open_database
     from connmgr.vault.backup import backup as write
 
-    harden()
     if not settings.database_url and not (settings.data_dir / "vault.db").exists():
         raise StartupError("Nothing to back up: there is no vault yet.")
-    database = open_database(database_url(settings))
-    try:
+    with open_vault_database(settings) as database:
         if database.empty:
             raise StartupError("Nothing to back up: there is no vault yet.")
         database.prepare()
         contents = write(database, file, settings.data_dir)
-    finally:
-        database.close()
     if as_json:
         print_json(_as_json(contents))
         return
@@ -293,15 +286,11 @@ def restore(file: Path, *, as_json: bool, **flags: Any) -> None:
     settings = read_settings(flags)
     from connmgr.processes import harden
     from connmgr.vault import backup as copies
-    from connmgr.vault import open_database
 
     harden()
     if settings.database_url:
-        database = open_database(settings.database_url)
-        try:
+        with open_vault_database(settings) as database:
             contents = copies.restore_into(file, database, settings.data_dir)
-        finally:
-            database.close()
     else:
         _, contents = copies.restore(file, settings.data_dir)
     if as_json:
@@ -361,25 +350,19 @@ def move_key(to: str, **flags: Any) -> None:
     in the settings afterwards. If it is interrupted, the key is in both.
     """
     settings = read_settings(flags)
-    from connmgr.daemon.files import database_url, key_store, private_directory
+    from connmgr.daemon.files import key_store, private_directory
     from connmgr.errors import StartupError
-    from connmgr.processes import harden
     from connmgr.secrets.vault_key import move
-    from connmgr.vault import VaultLock, open_database
+    from connmgr.vault import VaultLock
 
     if to == settings.key_store:
         raise click.UsageError(f"The key is to come from {to} and to go there: name another one.")
-    harden()
     private_directory(settings.data_dir, "data directory")
-    with VaultLock(settings.data_dir / "lock"):
-        database = open_database(database_url(settings))
-        try:
-            verifier = database.key_verifier
-            if verifier is None:
-                raise StartupError("No key to move: there is no vault yet.")
-            move(key_store(settings), key_store(settings, to), verifier)
-        finally:
-            database.close()
+    with VaultLock(settings.data_dir / "lock"), open_vault_database(settings) as database:
+        verifier = database.key_verifier
+        if verifier is None:
+            raise StartupError("No key to move: there is no vault yet.")
+        move(key_store(settings), key_store(settings, to), verifier)
     click.echo(f'The vault\'s key has moved. Set `key-store = "{to}"` in the settings, as `connmgr serve --help` says.')
 
 
@@ -392,20 +375,14 @@ def rotate_key(**flags: Any) -> None:
     share the vault's database must be stopped, and need a copy of the new key.
     """
     settings = read_settings(flags)
-    from connmgr.daemon.files import database_url, key_store, private_directory
+    from connmgr.daemon.files import key_store, private_directory
     from connmgr.errors import StartupError
-    from connmgr.processes import harden
-    from connmgr.vault import VaultLock, open_database
+    from connmgr.vault import VaultLock
     from connmgr.vault.integrity import rotate
 
-    harden()
     private_directory(settings.data_dir, "data directory")
-    with VaultLock(settings.data_dir / "lock"):
-        database = open_database(database_url(settings))
-        try:
-            if database.empty:
-                raise StartupError("No key to replace: there is no vault yet.")
-            rotate(database, key_store(settings))
-        finally:
-            database.close()
+    with VaultLock(settings.data_dir / "lock"), open_vault_database(settings) as database:
+        if database.empty:
+            raise StartupError("No key to replace: there is no vault yet.")
+        rotate(database, key_store(settings))
     click.echo("The vault has a new key.")

@@ -20,6 +20,7 @@ from connmgr.cli.copy.plan import (
     CopyOptions,
     CopyReport,
     RemotePath,
+    has_wildcards,
     is_local,
     is_remote,
     leads_out,
@@ -262,7 +263,7 @@ def expanded(client: Client, operand: CopyOperand) -> list[CopyOperand]:
 
     :raises Failure: no file matches.
     """
-    if not isinstance(operand, RemotePath) or not operand.has_wildcards:
+    if not isinstance(operand, RemotePath) or not has_wildcards(operand.path):
         return [operand]
     matches = client.fs.glob(operand.connection, operand.path, session=operand.session)
     if not matches:

@@ -48,10 +48,6 @@ class RemotePath(NamedTuple):
         """The path for requests on a directory."""
         return self.path or "."
 
-    @property
-    def has_wildcards(self) -> bool:
-        return has_wildcards(self.path)
-
     def __str__(self) -> str:
         return visible(f"{self.name}:{self.path}")
 

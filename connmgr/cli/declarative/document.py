@@ -321,7 +321,7 @@ def load(text: str, file: str, decrypt: Callable[[str], str | None] = lambda _: 
         return ENCRYPTED if plain is None else plain
 
     Loader.add_constructor("!vault", vaulted)
-    Loader.add_constructor("!unsafe", _text)
+    Loader.add_constructor("!unsafe", lambda _, node: str(node.value))
     try:
         return yaml.load(text, Loader)  # noqa: S506 - a safe loader
     except yaml.YAMLError as error:
@@ -342,7 +342,3 @@ def dump(value: Any) -> str:
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
-
-
-def _text(_: SafeLoader, node: Any) -> str:
-    return str(node.value)
