@@ -216,7 +216,7 @@ def _is_absent(auth_file: Path) -> bool:
 def _start(auth_file: Path, log: Path) -> None:
     import subprocess
 
-    output = _opened(log)
+    output = _open_log(log)
     # Only what this daemon appends to the log is quoted, if it does not start.
     began = os.fstat(output).st_size
     try:
@@ -237,11 +237,11 @@ def _start(auth_file: Path, log: Path) -> None:
     # Another command may have started a daemon meanwhile. The vault's lock lets one of the two live.
     if ready or find_daemon(auth_file):
         return
-    reason = _ended(process) or log.read_bytes()[began:].decode(errors="replace").strip()
+    reason = _end_daemon(process) or log.read_bytes()[began:].decode(errors="replace").strip()
     raise Failure(f"The daemon does not start. {visible(reason)}", UNREACHABLE)
 
 
-def _opened(log: Path) -> int:
+def _open_log(log: Path) -> int:
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # O_APPEND, because two daemons may write the log for a moment: the one that starts and the one that does not.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -269,7 +269,7 @@ def _is_ready(output: IO[bytes]) -> bool:
     return True
 
 
-def _ended(process: subprocess.Popen[bytes]) -> str:
+def _end_daemon(process: subprocess.Popen[bytes]) -> str:
     """End a daemon that is not ready; return why it failed, or ``""`` if it ended by itself and its log tells."""
     import subprocess
 
@@ -373,14 +373,14 @@ class Doorkeeper:
         if error.code != UNKNOWN or not {"host", "hostKey", "fingerprint"} <= details.keys():
             return False
         connection = json.loads(body).get("connection")
-        if not isinstance(connection, str) or not self._accepted(details):
+        if not isinstance(connection, str) or not self._accepts(details):
             return False
         self._client.hostkey.trust(connection, details["host"], details["hostKey"])
         self.admitted += 1
         click.echo(f"trusted  {visible(details['host'])}  {visible(details['fingerprint'])}", err=True)
         return True
 
-    def _accepted(self, details: dict[str, Any]) -> bool:
+    def _accepts(self, details: dict[str, Any]) -> bool:
         if self._fingerprints:
             return details["fingerprint"] in self._fingerprints
         return sys.stdin.isatty() and sys.stderr.isatty() and _is_trusted(details)

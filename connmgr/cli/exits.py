@@ -51,10 +51,10 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
-        coded(self, exit_code)
+        with_code(self, exit_code)
 
 
-def coded(error: click.ClickException, exit_code: int) -> click.ClickException:
+def with_code(error: click.ClickException, exit_code: int) -> click.ClickException:
     """Set the exit code that ``error`` ends the program with, and return it."""
     error.exit_code = exit_code  # type: ignore[misc] # click declares it for the class, and reads it from the instance
     return error
@@ -71,7 +71,7 @@ def io_failure(error: OSError | UnicodeError) -> Failure:
 def failure(error: ClientError) -> Failure:
     """Return the failure for an error that the daemon answered."""
     # The message may quote output of a machine.
-    return Failure(visible(_advised(error), lines=True), _code(error))
+    return Failure(visible(_with_advice(error), lines=True), _code(error))
 
 
 def _code(error: ClientError) -> int:
@@ -85,7 +85,7 @@ def _code(error: ClientError) -> int:
     return NOT_FOUND if error.code in _UNKNOWN else FAILED
 
 
-def _advised(error: ClientError) -> str:
+def _with_advice(error: ClientError) -> str:
     from connmgr.client import Unreachable
 
     if isinstance(error, Unreachable) and not error.sent:
@@ -148,7 +148,7 @@ class ExecCommand(click.Command):
         try:
             return super().make_context(*arguments, **more)
         except click.UsageError as error:
-            raise coded(error, NOT_RUN) from error
+            raise with_code(error, NOT_RUN) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         from connmgr.client import ClientError
@@ -157,13 +157,13 @@ class ExecCommand(click.Command):
             return super().invoke(ctx)
         except ClientError as error:
             code = TIMED_OUT if error.code == KILLED else NOT_RUN
-            raise coded(failure(error), code) from error
+            raise with_code(failure(error), code) from error
         except click.ClickException as error:
-            raise coded(error, NOT_RUN) from error
+            raise with_code(error, NOT_RUN) from error
         except ConnmgrError as error:
             raise Failure(error.message, NOT_RUN) from error
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 # The reader closed the pipe; click then ends quietly.
                 raise
-            raise coded(io_failure(error), NOT_RUN) from error
+            raise with_code(io_failure(error), NOT_RUN) from error

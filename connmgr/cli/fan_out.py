@@ -16,12 +16,12 @@ import click
 
 from connmgr.cli.connect import ask_for_all, lacking
 from connmgr.cli.exits import FAILED
-from connmgr.cli.output import counted, json_option, print_json
+from connmgr.cli.output import json_option, plural, print_json
 from connmgr.cli.progress import counting
-from connmgr.cli.selection import Choice, Selection, agreed, consent, jobs_option, means_many, selecting
+from connmgr.cli.selection import Choice, Selection, confirm, consent, jobs_option, means_many, selecting
 from connmgr.cli.sessions import ROOT
 from connmgr.client import Client, ClientError, Name
-from connmgr.client.names import qualified, telling
+from connmgr.client.names import full_path, telling
 from connmgr.client.sessions import LOGIN_FAILED
 from connmgr.printable import visible
 
@@ -144,7 +144,7 @@ class Change(NamedTuple):
     ) -> None:
         """Do ``work`` as :func:`each`, unless the ``question`` about ``rows`` is denied, or it is a dry run."""
         many = means_many(self.selectors, self.choice)
-        if agreed(rows, question, yes=self.yes, dry_run=self.dry_run, asks=many):
+        if confirm(rows, question, yes=self.yes, dry_run=self.dry_run, asks=many):
             each(client, names, work, self.jobs, as_json=self.as_json)
 
 
@@ -249,7 +249,7 @@ def _in_lines(
     outcomes: Iterable[ShownOutcome], connections: Iterable[Name], names: Mapping[str, str], *, as_json: bool
 ) -> Iterator[str]:
     """Print each outcome as it comes, and yield its verdict."""
-    paths = {connection.id: qualified(connection) for connection in connections}
+    paths = {connection.id: full_path(connection) for connection in connections}
     labels = {id: visible(name) for id, name in names.items()}
     width = max(map(len, labels.values()), default=0)
     for outcome in outcomes:
@@ -356,7 +356,7 @@ class Gathered:
         for group in self._groups.values():
             group.names.sort(key=self._place.__getitem__)
         for group in sorted(self._groups.values(), key=lambda group: (_rank(group), self._place[group.names[0]])):
-            names = folded([visible(name) for name in group.names])
+            names = fold_names([visible(name) for name in group.names])
             if group.message and not group.has_output:
                 click.echo(f"{names}: {group.verdict}: {visible(group.message, lines=True)}")
                 continue
@@ -389,7 +389,7 @@ def sum_up(verdicts: Sequence[str], of: int, seconds: float, noun: str = "connec
     counts = Counter(verdicts)
     failed = len(verdicts) - counts.pop(OK, 0)
     others = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
-    ran = counted(of, noun) if len(verdicts) == of else f"{len(verdicts)} of {counted(of, noun)}"
+    ran = plural(of, noun) if len(verdicts) == of else f"{len(verdicts)} of {plural(of, noun)}"
     click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{others}", err=True)
     if failed:
         raise click.exceptions.Exit(FAILED)
@@ -425,7 +425,7 @@ def _write(pieces: Iterable[bytes]) -> None:
     sys.stdout.buffer.flush()
 
 
-def folded(names: Sequence[str]) -> str:
+def fold_names(names: Sequence[str]) -> str:
     """Return names as one text; three or more that differ in their last number become ``web[1-3,7]``."""
     # web1, web2 and web10 differ in their last number, and so do rack1-node1 and rack1-node2. Padded numbers (01) and
     # plain ones (1) must not fall into one range, because web[1-2] would then mean other names.

@@ -170,7 +170,7 @@ def _request(client: Client, name: str, command: str) -> dict[str, Any]:
 
 def _run(client: Client, name: str, request: dict[str, Any]) -> int:
     """Run a command to its end, and return its exit code."""
-    from connmgr.cli.plain import QUIET_SECONDS, fed, run_to_end
+    from connmgr.cli.plain import QUIET_SECONDS, feed, run_to_end
 
     ends: list[Callable[[], None]] = []
 
@@ -198,7 +198,7 @@ def _run(client: Client, name: str, request: dict[str, Any]) -> int:
         client.remedy(_remedy(client, over, "exec"))
         # connmgr/__main__.py switched it off for the imports.
         gc.enable()
-        with fed(request):
+        with feed(request):
             stdin = request.get("stdin")
             if stdin is None or isinstance(stdin, bytes):
                 # Most commands answer sooner than a thread could show that they are waited for.

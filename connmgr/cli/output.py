@@ -49,7 +49,7 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     Characters that control or reorder a terminal's text become ``\uXXXX``.
     """
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=_members)
-    click.echo(_UNUSUAL.sub(lambda match: match[0] if match[0].isprintable() else _escaped(match[0]), text))
+    click.echo(_UNUSUAL.sub(lambda match: match[0] if match[0].isprintable() else _escape(match[0]), text))
 
 
 def _members(message: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _members(message: Any) -> dict[str, Any]:
     return to_json(message)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return re.sub("(.{4})", r"\\u\1", character.encode("utf-16-be", "surrogatepass").hex())
 
 
@@ -81,7 +81,7 @@ def print_list(items: Sequence[Item], row: Callable[[Item], Sequence[str]], *, a
         print_table([row(item) for item in items])
 
 
-def counted(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """Return ``1 connection``, ``2 connections``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

@@ -198,7 +198,7 @@ def has_input() -> bool:
 
 
 @contextmanager
-def fed(request: dict[str, Any]) -> Iterator[None]:
+def feed(request: dict[str, Any]) -> Iterator[None]:
     """Replace a :class:`StandardInput` as ``request["stdin"]`` by its bytes, if it has ended; in the block run it.
 
     :raises ClientError: what the block raises; where the input is to blame, the message says so.

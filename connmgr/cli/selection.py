@@ -15,15 +15,15 @@ import click
 from click.shell_completion import CompletionItem
 
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.output import counted, print_table
+from connmgr.cli.output import plural, print_table
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Name
 from connmgr.client.names import (
     did_you_mean,
     escape,
+    full_path,
     is_pattern,
     is_text,
     is_uuid,
-    qualified,
     require_unique,
     resolve_name,
     split_elevation,
@@ -41,7 +41,7 @@ class ConnectionName(click.types.StringParamType):
     name = "connection"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in offered(ctx, lambda client: _completions(client, incomplete))]
+        return [CompletionItem(name) for name in offers(ctx, lambda client: _completions(client, incomplete))]
 
 
 def find_exactly(client: Client, name: str) -> str | None:
@@ -119,7 +119,7 @@ def suggested_category(client: Client, word: str) -> str:
     return did_you_mean(word, dict(zip(paths, paths, strict=True))) if is_text(word) else ""
 
 
-def offered(context: click.Context, names: Callable[[Client], list[str]]) -> list[str]:
+def offers(context: click.Context, names: Callable[[Client], list[str]]) -> list[str]:
     """Return the names that ``names`` finds for a completion; none if the daemon does not answer at once."""
     from connmgr.cli.connect import connect
 
@@ -151,7 +151,7 @@ def _completions(client: Client, incomplete: str) -> list[str]:
 
 def _texts(connection: Name) -> dict[str, None]:
     """Return the names of a connection, the shortest first."""
-    return dict.fromkeys((connection.name[-1], connection.path, qualified(connection)))
+    return dict.fromkeys((connection.name[-1], connection.path, full_path(connection)))
 
 
 SCHEME = "ssh://"
@@ -336,7 +336,7 @@ def consent(command: Command) -> Command:
     return click.option("--yes", is_flag=True, help="Do not ask.")(command)
 
 
-def agreed(rows: Sequence[Sequence[str]], question: str, *, yes: bool, dry_run: bool, asks: bool = True) -> bool:
+def confirm(rows: Sequence[Sequence[str]], question: str, *, yes: bool, dry_run: bool, asks: bool = True) -> bool:
     """Return whether to do what ``rows`` show. With ``asks`` it takes ``--yes``, or a yes on the terminal.
 
     :raises click.UsageError: there is no terminal to ask on.
@@ -430,12 +430,12 @@ def select_connections(
             *rest, category=choice.category, type=choice.kind, usage=usage, where=choice.where
         )
     if not (selected or patterns or may_be_none):
-        raise Failure(_unmatched(client, choice, usage), NOT_FOUND)
+        raise Failure(_no_match(client, choice, usage), NOT_FOUND)
     connections = {connection.id: connection for connection in selected}
     if choice.failed is not None:
         failed = set(_failed(choice.failed))
         if not patterns and (missing := failed - connections.keys()):
-            click.echo(f"connmgr: {counted(len(missing), 'connection')} of the earlier run no longer match", err=True)
+            click.echo(f"connmgr: {plural(len(missing), 'connection')} of the earlier run no longer match", err=True)
         connections = {id: connection for id, connection in connections.items() if id in failed}
     # The limit comes last: with --failed it counts the connections that failed.
     names = list(connections.values())
@@ -447,7 +447,7 @@ def _at(client: Client, address: str) -> Name:
     return Name(connection.id, connection.category, connection.name, connection.type, connection.usage)
 
 
-def _unmatched(client: Client, choice: Choice, usage: str | None) -> str:
+def _no_match(client: Client, choice: Choice, usage: str | None) -> str:
     """Return the message about filters that match nothing."""
     runs = " that runs commands" if usage == "shell" else ""
     problem = f"No connection{runs} matches {' and '.join(map(' '.join, choice.filters.items())) or repr('*')}."
@@ -470,7 +470,7 @@ def _failed(lines: Iterable[str]) -> Iterator[str]:
 INFOS_PER_REQUEST = 2000
 
 
-def described(client: Client, kind: str) -> list[dict[str, Any]]:
+def infos_of_type(client: Client, kind: str) -> list[dict[str, Any]]:
     """Return the daemon's descriptions of the connections of a type."""
     return infos_of(client, client.connection.query(type=kind))
 

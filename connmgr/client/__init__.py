@@ -303,7 +303,7 @@ class Client(Closeable):
     def remedies(self, error: ClientError, **fields: Any) -> bool:
         """Whether the remedy wants to repeat a request of ``fields`` that was refused by ``error``."""
         remedy = self._session.remedy
-        return remedy is not None and remedy(error, self._session.encoded(**fields))
+        return remedy is not None and remedy(error, self._session.encode(**fields))
 
     def post(self, path: str, /, **fields: Any) -> Any:
         """Send ``fields`` as a JSON object to ``path``, return a dict or raw bytes, or raise :class:`ClientError`."""

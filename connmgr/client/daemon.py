@@ -82,7 +82,7 @@ def events(
     while True:
         broken: ClientError = Unreachable("The stream of events broke off.", sent=True)
         try:
-            with closing(retry.call(partial(_opened, http, kinds, after, ago))) as response:
+            with closing(retry.call(partial(_open, http, kinds, after, ago))) as response:
                 for event in _read(response):
                     retry.succeeded()
                     about_stream = event.change if event.kind == STREAM else None
@@ -105,10 +105,10 @@ def events(
         retry.pause(broken)
 
 
-def _opened(http: HttpSession, kinds: Sequence[str] | None, after: int | None, ago: float | None) -> Response:
+def _open(http: HttpSession, kinds: Sequence[str] | None, after: int | None, ago: float | None) -> Response:
     request = EventStreamRequest(kinds=list_of(kinds), after=after, ago=ago)
     with http.answered_within(SILENCE_SECONDS):
-        response = http.open("/event/stream", http.encoded(**given_json(request)), accept=LINES)
+        response = http.open("/event/stream", http.encode(**given_json(request)), accept=LINES)
     if response.headers.content_type != LINES:
         response.close()
         raise ClientError("The answer has no lines, so it is not that of a daemon of this version.", "unknown", 200)

@@ -239,7 +239,7 @@ class Files(Group):
 
     def open(self, connection: str, path: Path, *, session: str | None = None) -> Download:
         """Begin to read a file; close it before the client's next request."""
-        return self._opened("/fs/read", fs.PathRequest(connection=connection, path=path_bytes(path), session=session))
+        return self._download("/fs/read", fs.PathRequest(connection=connection, path=path_bytes(path), session=session))
 
     def read(self, connection: str, path: Path, *, session: str | None = None) -> bytes:
         """Return the content of a file."""
@@ -263,7 +263,7 @@ class Files(Group):
         if passable is not None:
             request = fs.ReadRequest(connection=connection, path=path_bytes(path), passed=True, session=session)
             start = target.tell()
-            self._pass_file("/fs/read", self._http.encoded(**given_json(request)), JSON, passable, None, progress)
+            self._pass_file("/fs/read", self._http.encode(**given_json(request)), JSON, passable, None, progress)
             # The position that the file object believes in is older.
             return target.seek(0, os.SEEK_CUR) - start
         with self.open(connection, path, session=session) as content:
@@ -284,7 +284,7 @@ class Files(Group):
         self, connection: str, path: Path, members: Sequence[Path] = (), *, session: str | None = None
     ) -> Download:
         """Begin to read a directory, or ``members`` below it, as an archive; close it before the next request."""
-        return self._opened("/fs/archive", _members(connection, path, members, session))
+        return self._download("/fs/archive", _members(connection, path, members, session))
 
     def extract(
         self, connection: str, source: Archived, path: Path, *, exact: bool = False, session: str | None = None
@@ -424,8 +424,8 @@ class Files(Group):
         report(file.tell() - start, total)
         return answer
 
-    def _opened(self, path: str, request: Message) -> Download:
-        return Download(self._http.open(path, self._http.encoded(**given_json(request))))
+    def _download(self, path: str, request: Message) -> Download:
+        return Download(self._http.open(path, self._http.encode(**given_json(request))))
 
     def _send(self, path: str, source: bytes | Source, progress: Progress | None, answer: type[M]) -> M:
         """Send bytes, or a file in pieces, as the body of a request to ``path``."""

@@ -89,7 +89,7 @@ class HttpSession:
 
     def post(self, path: str, /, **fields: Any) -> Any:
         """Send ``fields`` as a JSON object, and return the answer as :meth:`send` does."""
-        return self.send(path, self.encoded(**fields))
+        return self.send(path, self.encode(**fields))
 
     def finish(self, response: Response) -> Any:
         """Read the rest of an answer and return it as :meth:`send` does."""
@@ -109,7 +109,7 @@ class HttpSession:
         return answer
 
     @staticmethod
-    def encoded(**fields: Any) -> bytes:
+    def encode(**fields: Any) -> bytes:
         """Return ``fields`` as a JSON object."""
         return json.dumps(fields).encode()
 
@@ -129,10 +129,10 @@ class HttpSession:
         :raises ClientError: the answer is an error, or there is none.
         """
         if not isinstance(body, bytes):
-            return self._admitted(path, body, content_type, length, accept)
+            return self._send_authorized(path, body, content_type, length, accept)
         content = body
         return repeated(
-            lambda: self._admitted(path, content, content_type, length, accept),
+            lambda: self._send_authorized(path, content, content_type, length, accept),
             lambda error: self.remedy is not None and self.remedy(error, content),
         )
 
@@ -158,7 +158,7 @@ class HttpSession:
         def ask() -> Response:
             # An attempt that was refused has moved nothing; this says so for sure.
             os.lseek(descriptor, start, os.SEEK_SET)
-            return self._admitted(path, body, content_type, None, None, descriptor=descriptor)
+            return self._send_authorized(path, body, content_type, None, None, descriptor=descriptor)
 
         def watch(answering: socket.socket) -> None:
             news = select.poll()
@@ -208,7 +208,7 @@ class HttpSession:
 
         return repeated(ask, remedied), senders[-1]
 
-    def _admitted(
+    def _send_authorized(
         self,
         path: str,
         body: Body,
@@ -234,7 +234,7 @@ class HttpSession:
         self.shake_hands()
         return self._request(path, body, content_type, length, accept, descriptor=descriptor)
 
-    def switched(self, path: str, headers: dict[str, str]) -> tuple[Headers, socket.socket, bytes]:
+    def switch(self, path: str, headers: dict[str, str]) -> tuple[Headers, socket.socket, bytes]:
         """Switch the connection at ``path`` to the protocol that ``headers`` ask for, and hand it over.
 
         Return the headers of the answer, the non-blocking socket, and data of the protocol that has already come. The
@@ -251,7 +251,7 @@ class HttpSession:
                 raise
             self.shake_hands()
             response = self._switch(path, headers)
-        return response.headers, *self._connection.switched()
+        return response.headers, *self._connection.switch()
 
     def _may_renew(self, error: AccessDenied, *, fresh: bool) -> bool:
         return error.code == "invalid_token" and not fresh and self.is_renewable
@@ -271,7 +271,7 @@ class HttpSession:
         """
         self.token = None
         auth = self._credential()
-        body = self.encoded(auth=auth, client={"type": "api", "name": self.name})
+        body = self.encode(auth=auth, client={"type": "api", "name": self.name})
         answer = self._object(self._content(self._request("/handshake", body, JSON)))
         self.token = str(answer["sessionToken"])
 

@@ -216,13 +216,13 @@ def choose(
         usable = [mean for mean in means if usage in (None, mean.usage)]
         selection.update((connection.id, connection) for connection in usable)
         if not usable and selectors and (selector != "*" or where is not None):
-            problems.append(_unmatched(within, selector, means, category, type, usage))
+            problems.append(_no_match(within, selector, means, category, type, usage))
     if problems:
         raise ClientError("\n".join(problems), UNKNOWN, 0)
     return sorted(selection.values(), key=lambda connection: (connection.category, connection.name))
 
 
-def _unmatched(
+def _no_match(
     connections: Listing, selector: str, means: Sequence[Name], category: str, type: str, usage: str | None
 ) -> str:
     """Return the message about a selector that chooses nothing; ``means`` are those of other usages."""
@@ -239,7 +239,7 @@ def _unmatched(
         return problem
     everything = connections.names()
     usable = {name.id for name in connections.names(category=category, type=type) if usage in (None, name.usage)}
-    hint = suggested(selector, everything, lambda candidate: candidate.id in usable, patterns=True)
+    hint = suggest(selector, everything, lambda candidate: candidate.id in usable, patterns=True)
     return f"{problem}{hint} `connmgr ls` lists them."
 
 
@@ -247,7 +247,7 @@ def require_unique(candidates: list[Name], name: str, noun: str = "connection") 
     """Return ``candidates``; raise ``unknown_connection`` with the candidates if ``name`` means several."""
     if len(candidates) < 2:
         return candidates
-    lines = sorted(f"  {candidate.id}  {visible(qualified(candidate))}" for candidate in candidates)[:MAX_CANDIDATES]
+    lines = sorted(f"  {candidate.id}  {visible(full_path(candidate))}" for candidate in candidates)[:MAX_CANDIDATES]
     if len(candidates) > len(lines):
         lines.append(f"  and {len(candidates) - len(lines)} more")
     message = f"{name!r} is the name of {len(candidates)} {noun}s; write the category before it, or the uuid:"
@@ -261,11 +261,11 @@ def _unknown(
     problem = f"No {noun} is called {words}."
     if is_pattern(names[0]):
         problem += f" It is a pattern, and one {noun} is needed here."
-    hint = suggested(names[0], connections.names(), accepts) if is_text(names[0]) else ""
+    hint = suggest(names[0], connections.names(), accepts) if is_text(names[0]) else ""
     return ClientError(f"{problem}{hint}{listing}", UNKNOWN, 0)
 
 
-def suggested(
+def suggest(
     word: str, names: Sequence[Name], accepts: Callable[[Name], bool] = lambda _: True, *, patterns: bool = False
 ) -> str:
     """Return a sentence, after a blank, with those of ``names`` that are most like ``word``; ``""`` if none is.
@@ -278,7 +278,7 @@ def suggested(
     for candidate in filter(accepts, names):
         text = texts[candidate.id]
         # Whoever types one segment may have left out those before it.
-        for like in (qualified(candidate), candidate.path) if "/" in word else (candidate.path, candidate.name[-1]):
+        for like in (full_path(candidate), candidate.path) if "/" in word else (candidate.path, candidate.name[-1]):
             offers.setdefault(like, candidate.id if patterns and is_pattern(text) else text)
         if patterns and "/" in word:
             above = "/".join(candidate.category)
@@ -291,12 +291,12 @@ def telling(names: Iterable[Name], *, in_category: bool = False) -> dict[str, st
 
     The first that does is taken; ``in_category`` prefers the one with the category.
     """
-    texts = {name.id: [name.path, qualified(name)][:: -1 if in_category else 1] for name in names}
+    texts = {name.id: [name.path, full_path(name)][:: -1 if in_category else 1] for name in names}
     times = Counter(text for some in texts.values() for text in set(some))
     return {id: next((text for text in some if times[text] == 1), id) for id, some in texts.items()}
 
 
-def qualified(connection: Connection | Name) -> str:
+def full_path(connection: Connection | Name) -> str:
     """Return category and path of a connection as one text."""
     return "/".join([*connection.category, *connection.name])
 

@@ -185,7 +185,7 @@ class Stream(Closeable):
                 return
             yield Piece(base64.b64decode(members.get("stdout", "")), base64.b64decode(members.get("stderr", "")))
 
-    def collected(self) -> RawResult:
+    def collect(self) -> RawResult:
         """Iterate to the end, and return the whole output; an error of the command has it among its details."""
         outputs = (bytearray(), bytearray())
         try:
@@ -235,11 +235,11 @@ def run(http: HttpSession, members: dict[str, Any], stdin: Input | None) -> Stre
     fields = {**members, "encoding": "base64"}
     if not is_whole(stdin):
         assert stdin is not None, "no input is whole"  # noqa: S101
-        response, sender = http.open_body("/shell/exec", http.encoded(**fields) + b"\n", accept=LINES)
+        response, sender = http.open_body("/shell/exec", http.encode(**fields) + b"\n", accept=LINES)
         return Stream(response, Feeding(sender, _pieces(stdin)))
     if stdin is not None:
         fields["stdin"] = base64.b64encode(stdin).decode()
-    return Stream(http.open("/shell/exec", http.encoded(**fields), accept=LINES))
+    return Stream(http.open("/shell/exec", http.encode(**fields), accept=LINES))
 
 
 def is_whole(stdin: Input | None) -> TypeGuard[bytes | None]:

@@ -44,7 +44,7 @@ def open_websocket(session: HttpSession, path: str) -> WebSocket:
     :raises ClientError: the daemon refuses, or cannot be reached.
     """
     upgrade, key = upgrade_request()
-    headers, connected, received = session.switched(path, upgrade)
+    headers, connected, received = session.switch(path, upgrade)
     if not is_accepted(headers, key):
         connected.close()
         raise ClientError("The answer opens no WebSocket: no daemon of this version sent it.", "unknown", 101)

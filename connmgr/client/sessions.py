@@ -79,16 +79,16 @@ class SessionFile:
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return {}
         except OSError as error:
-            raise self._refused(f"cannot be read ({error.strerror})") from error
+            raise self._refusal(f"cannot be read ({error.strerror})") from error
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise self._refused("is not a file")
+                raise self._refusal("is not a file")
             # As root with another user's home, for example: that session is not this user's, and no reason to fail.
             if status.st_uid != os.geteuid():
                 return {}
             if stat.S_IMODE(status.st_mode) & 0o077:
-                raise self._refused("may be read by others")
+                raise self._refusal("may be read by others")
             content = json.loads(os.read(descriptor, MAX_FILE_BYTES))
         except ValueError:
             return {}
@@ -96,7 +96,7 @@ class SessionFile:
             os.close(descriptor)
         return content if isinstance(content, dict) else {}
 
-    def _refused(self, reason: str) -> ClientError:
+    def _refusal(self, reason: str) -> ClientError:
         return ClientError(f"{self._path} {reason}: remove it, and unlock the vault again.", NOT_PRIVATE, 0)
 
 
@@ -273,7 +273,7 @@ class Slot:
         # A lock of the kernel, and not a file that exists: it ends with the process, however that ends.
         for number in range(1, MAX_SLOTS + 1):
             self.session = f"{program}-{number}"
-            self._lock = _opened(directory, connection, number)
+            self._lock = _open_lock(directory, connection, number)
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -282,7 +282,7 @@ class Slot:
                 return
         number = 1 + os.getpid() % MAX_SLOTS
         self.session = f"{program}-{number}"
-        self._lock = _opened(directory, connection, number)
+        self._lock = _open_lock(directory, connection, number)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def release(self) -> None:
@@ -314,6 +314,6 @@ def _directory(program: str) -> Path:
     return directory
 
 
-def _opened(directory: Path, connection: str, number: int) -> int:
+def _open_lock(directory: Path, connection: str, number: int) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.open(directory / f"{connection}.{number}", flags, 0o600)

@@ -126,7 +126,7 @@ class Shells(Group):
         """
         if not is_whole(stdin):
             with self.stream(connection, command, stdin=stdin, **options) as stream:
-                return stream.collected()
+                return stream.collect()
         request = _exec(
             connection, command, stdin=None if stdin is None else base64_of(stdin), encoding="base64", **options
         )
@@ -193,7 +193,7 @@ class Shells(Group):
     def _broadcast(
         self, read: Callable[[messages.BroadcastLine], AnyOutcome], request: messages.BroadcastRequest
     ) -> Broadcast[AnyOutcome]:
-        response = self._http.open("/shell/broadcast", self._http.encoded(**given_json(request)))
+        response = self._http.open("/shell/broadcast", self._http.encode(**given_json(request)))
         return Broadcast(response, read, self._http.close)
 
     def list(self, connection: str | None = None) -> list[ListedShell]:

@@ -233,7 +233,7 @@ class Connection:
         if self._response is not None and not self._response.ended:
             raise WireError("the answer to the request before was not read")
         self._response = None
-        opened = self._opened()
+        opened = self._require_socket()
         if isinstance(body, bytes):
             request = self._head("POST", path, headers | {"Content-Length": str(len(body))}) + body
             size = 0
@@ -256,7 +256,7 @@ class Connection:
         if self._response is not None and not self._response.ended:
             raise WireError("the answer to the request before was not read")
         self._response = None
-        opened = self._opened()
+        opened = self._require_socket()
         lead = self._head("POST", path, headers | {"Transfer-Encoding": "chunked"})
         opened.sendall(lead + _chunk(head))
         return BodySender(opened)
@@ -266,15 +266,15 @@ class Connection:
         if self._response is not None and not self._response.ended:
             raise WireError("the answer to the request before was not read")
         self._response = None
-        self._opened().sendall(self._head("GET", path, headers))
+        self._require_socket().sendall(self._head("GET", path, headers))
 
-    def switched(self) -> tuple[socket.socket, bytes]:
+    def switch(self) -> tuple[socket.socket, bytes]:
         """Hand over the socket after an answer with :data:`SWITCHING`, with received data of the other protocol.
 
         The socket is non-blocking from now on. The connection can be opened again for another request.
         :raises OSError | WireError: the connection is closed.
         """
-        opened, file = self._opened(), self._file
+        opened, file = self._require_socket(), self._file
         opened.setblocking(False)
         received: bytes = file.peek() if file is not None else b""  # type: ignore[attr-defined]
         if file is not None:
@@ -288,7 +288,7 @@ class Connection:
         The last answer of a connection keeps the socket, and the connection can be opened again for another request.
         :raises OSError | WireError: there is none.
         """
-        opened = self._opened()
+        opened = self._require_socket()
         # A buffered file, because an answer's head and small body then cost one recv().
         self._file = opened.makefile("rb")
         self._response = response = Response(self, self._file)
@@ -309,7 +309,7 @@ class Connection:
             raise ValueError("A request with a blank in its path, or a control character in a header.")
         return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("latin-1")
 
-    def _opened(self) -> socket.socket:
+    def _require_socket(self) -> socket.socket:
         if self.sock is None:
             raise WireError("the connection is closed")
         return self.sock

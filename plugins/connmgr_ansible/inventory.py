@@ -12,7 +12,7 @@ from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Constructable
 
 from connmgr.client import Client, ClientError, Name
-from connmgr.client.names import qualified, telling
+from connmgr.client.names import full_path, telling
 from connmgr.client.sessions import connect
 from connmgr_ansible.connection import PROGRAM, Connection
 
@@ -47,7 +47,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             raise AnsibleParserError(error.message) from error
         hosts = telling(connections)
         for connection in connections:
-            if TEMPLATE.search(qualified(connection)):
+            if TEMPLATE.search(full_path(connection)):
                 self.display.warning(
                     f"Left out, because Ansible would evaluate its name as a template: {connection.id}"
                 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.cli.fan_out import Gathered, folded
+from connmgr.cli.fan_out import Gathered, fold_names
 from connmgr.printable import visible
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
@@ -177,7 +177,7 @@ def test_brief_goes_with_all_and_without_json(connmgr: CommandLine) -> None:
     ],
 )
 def test_numbered_names_are_folded(names: list[str], text: str) -> None:
-    assert folded(names) == text
+    assert fold_names(names) == text
 
 
 @pytest.mark.parametrize("text", ["a\rb\n", "a\r\n", "\x1b[2J", "é"])

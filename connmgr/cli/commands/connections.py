@@ -13,7 +13,7 @@ import click
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED
 from connmgr.cli.options import Group
-from connmgr.cli.output import ago, counted, json_option, print_json, print_table
+from connmgr.cli.output import ago, json_option, plural, print_json, print_table
 from connmgr.cli.progress import waiting
 from connmgr.cli.selection import (
     Choice,
@@ -29,7 +29,7 @@ from connmgr.cli.selection import (
     selecting,
 )
 from connmgr.client import ROOT_CATEGORY, Client, Connection
-from connmgr.client.names import is_uuid, qualified, split_elevation
+from connmgr.client.names import full_path, is_uuid, split_elevation
 from connmgr.contract.fact import MAX_GATHERED, SECONDS, GatheredFacts, MachineFacts
 from connmgr.contract.message import time_from_json, to_json
 from connmgr.contract.shell import ShellStatus as RunningShell
@@ -72,7 +72,7 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
         filters = " and ".join(map(" ".join, choice.filters.items()))
         click.echo(f"connmgr: no connection matches {filters}", err=True)
     if shape == "names":
-        print_table([(qualified(name),) for name in names])
+        print_table([(full_path(name),) for name in names])
         return
     infos = infos_of(client, [name.id for name in names])
     if as_json or shape == "json":
@@ -85,7 +85,7 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
     labelled = any(connection.labels for connection in connections)
     rows = [
         (
-            qualified(connection),
+            full_path(connection),
             *_columns(connection),
             *((ago(connection.last_modified), connection.id) if long else ()),
             *((shown_labels(connection.labels) or "-",) if labelled else ()),
@@ -99,7 +99,7 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
 
 
 def _columns(connection: Connection) -> tuple[str, str, str, str]:
-    return connection.type, _address(connection.data), summarised(connection.state) or "-", last_use(connection)
+    return connection.type, _address(connection.data), state_text(connection.state) or "-", last_use(connection)
 
 
 def shown_labels(labels: Mapping[str, str]) -> str:
@@ -150,7 +150,7 @@ def _print_tree(connections: list[Connection]) -> None:
     Console(highlight=False).print(branches[()])
 
 
-def summarised(state: dict[str, Any]) -> str:
+def state_text(state: dict[str, Any]) -> str:
     """Return the last known state of a connection in a few words."""
     if state.get("running") is False:
         return "gone" if state.get("gone") else "stopped"
@@ -204,7 +204,7 @@ def _show(client: Client, answer: Mapping[str, Any]) -> None:
         ("type", connection.type),
         *((f"label: {name}", value) for name, value in sorted(connection.labels.items())),
         *((name, value) for name, value in _flat(connection.data)),
-        *_dialled(answer["dialled"]),
+        *_hosts_on_the_way(answer["dialled"]),
         ("last used", last_use(connection)),
         ("last modified", ago(connection.last_modified)),
         *((f"seen: {name}", str(value)) for name, value in connection.state.items()),
@@ -213,7 +213,7 @@ def _show(client: Client, answer: Mapping[str, Any]) -> None:
     print_table(rows)
 
 
-def _dialled(dialled: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _hosts_on_the_way(dialled: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the host that would be dialled, and those on the way to it."""
     if "error" in dialled:
         yield "dials", str(dialled["error"]["message"])
@@ -324,13 +324,13 @@ def label(words: tuple[str, ...], choice: Choice, remove: tuple[str, ...], *, as
         if as_json:
             print_json({"changed": changed})
         else:
-            click.echo(f"{counted(len(names), 'connection')}, {len(changed)} changed")
+            click.echo(f"{plural(len(names), 'connection')}, {len(changed)} changed")
         return
     infos = client.connection.info([name.id for name in names])
     if as_json:
         print_json([{"connection": info.id, "name": list(info.name), "labels": dict(info.labels)} for info in infos])
     else:
-        print_table([(qualified(info), shown_labels(info.labels) or "-") for info in infos])
+        print_table([(full_path(info), shown_labels(info.labels) or "-") for info in infos])
 
 
 @click.command()
@@ -379,9 +379,9 @@ def facts(
     client = connect()
     names = select_connections(client, selectors, choice, usage="shell").names
     ids = [name.id for name in names]
-    failed = _gathered(client, ids, parts, timeout, jobs) if gather else []
+    failed = _gather(client, ids, parts, timeout, jobs) if gather else []
     machines = client.fact.query(ids, names=patterns or None)
-    labels = {name.id: qualified(name) for name in names}
+    labels = {name.id: full_path(name) for name in names}
     if as_json:
         errors = {outcome.connection: outcome.error for outcome in failed}
         print_json([to_json(machine) | _error(errors.get(machine.connection)) for machine in machines])
@@ -394,10 +394,10 @@ def facts(
         raise click.exceptions.Exit(FAILED)
 
 
-def _gathered(client: Client, ids: list[str], parts: tuple[str, ...], timeout: float, jobs: int) -> list[GatheredFacts]:
+def _gather(client: Client, ids: list[str], parts: tuple[str, ...], timeout: float, jobs: int) -> list[GatheredFacts]:
     """Ask the machines, and return the outcomes with an error."""
     outcomes: list[GatheredFacts] = []
-    with waiting(f"asking {counted(len(ids), 'machine')}"):
+    with waiting(f"asking {plural(len(ids), 'machine')}"):
         for start in range(0, len(ids), MAX_GATHERED):
             some = ids[start : start + MAX_GATHERED]
             outcomes += client.fact.gather(some, parts=parts or None, parallel=jobs, timeout=timeout)

@@ -11,7 +11,7 @@ import click
 
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import Failure
-from connmgr.cli.output import counted, json_option, lasting, print_json, print_table
+from connmgr.cli.output import json_option, lasting, plural, print_json, print_table
 from connmgr.cli.sessions import at_work, shell_label
 from connmgr.client import Client, ClientError, Event, Unreachable
 from connmgr.client.shells import ListedShell
@@ -47,8 +47,8 @@ def status(*, as_json: bool) -> None:
             ("daemon", f"connmgr {daemon.version} on {daemon.runtime}, process {daemon.pid}"),
             ("listens on", client.base_url),
             ("runs for", lasting(daemon.uptime)),
-            ("vault", f"{counted(connections, 'connection')}, {locked}"),
-            ("in use", f"{daemon.slots.in_use} of {daemon.slots.count} slots, by {counted(daemon.clients, 'client')}"),
+            ("vault", f"{plural(connections, 'connection')}, {locked}"),
+            ("in use", f"{daemon.slots.in_use} of {daemon.slots.count} slots, by {plural(daemon.clients, 'client')}"),
             ("shells", str(len(running))),
         ]
     )

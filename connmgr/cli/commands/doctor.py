@@ -23,7 +23,7 @@ from connmgr import paths
 from connmgr.cli.commands.jobs import orphans_of_open
 from connmgr.cli.exits import FAILED
 from connmgr.cli.options import read_settings, setting_options
-from connmgr.cli.output import counted, json_option, print_json, print_table
+from connmgr.cli.output import json_option, plural, print_json, print_table
 from connmgr.cli.plain import address
 from connmgr.client import Client, ClientError
 from connmgr.client.address import is_address_named
@@ -381,16 +381,16 @@ def _orphans(examined: Examined) -> Iterator[Finding]:
         return
     numbers, reached, passed_over = orphans_of_open(examined.url, examined.settings.auth_file)
     for path, number in numbers.items():
-        message = f"{path} keeps {counted(number, 'job')} that the vault does not know"
+        message = f"{path} keeps {plural(number, 'job')} that the vault does not know"
         name = shlex.quote(path)
         advice = (
             f"`connmgr job orphans {name}` lists them; `connmgr job orphans {name} --remove` clears what has ended."
         )
         yield Finding("jobs", WARNING, message, advice)
     if passed_over:
-        yield Finding("jobs", OK, f"{counted(passed_over, 'connection')} could not be asked for leftovers")
+        yield Finding("jobs", OK, f"{plural(passed_over, 'connection')} could not be asked for leftovers")
     if reached and not numbers:
-        yield Finding("jobs", OK, f"no leftovers on {counted(reached, 'connection')} with a running shell")
+        yield Finding("jobs", OK, f"no leftovers on {plural(reached, 'connection')} with a running shell")
 
 
 CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (

@@ -13,14 +13,14 @@ import click
 
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import Failure
-from connmgr.cli.output import counted, json_option, print_json, print_table
+from connmgr.cli.output import json_option, plural, print_json, print_table
 from connmgr.cli.selection import (
     Choice,
     ConnectionName,
-    agreed,
     all_option,
     check_name,
     choosing,
+    confirm,
     consent,
     ensure_category,
     find_category,
@@ -31,7 +31,7 @@ from connmgr.cli.selection import (
     selecting,
 )
 from connmgr.client import Client, Connection, ConnectionType
-from connmgr.client.names import qualified
+from connmgr.client.names import full_path
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def add(
     if kind is None or name is None:
         raise click.UsageError("TYPE and NAME are needed; `connmgr add --schema` lists the types.")
     check_name(name)
-    definition = type_named(client, kind)
+    definition = find_type(client, kind)
     data: dict[str, Any] = {"type": definition.name}
     assign_fields(client, definition, data, assignments, secrets)
     assign_sources(definition, data, sources)
@@ -109,7 +109,7 @@ def add(
 def _tell_equal(client: Client, name: str, existing: str) -> None:
     """Say that nothing was stored as ``name``, because the connection ``existing`` has the same data."""
     [connection] = client.connection.info([existing])
-    stored = visible(qualified(connection))
+    stored = visible(full_path(connection))
     click.echo(f"{visible(name)} was not added: {stored} is stored with the same data.", err=True)
     if connection.name[-1] != name.lower():
         click.echo(f"To rename it: connmgr mv {shlex.quote(stored)} {shlex.quote(name)}", err=True)
@@ -118,7 +118,7 @@ def _tell_equal(client: Client, name: str, existing: str) -> None:
 def _tell_unusual(client: Client, name: str, added: str) -> None:
     """Say that the connection ``added`` has another name than ``name``, or one that others have too."""
     [connection] = client.connection.info([added])
-    stored = visible(qualified(connection))
+    stored = visible(full_path(connection))
     if connection.name[-1] != name.lower():
         click.echo(f"It is stored as {stored}, since / separates names.", err=True)
     alike = [
@@ -142,7 +142,7 @@ def _show_types(client: Client, kind: str | None, *, as_json: bool) -> None:
         else:
             print_table([(type_.name, type_.description) for type_ in types])
         return
-    definition = type_named(client, kind)
+    definition = find_type(client, kind)
     if as_json:
         print_json(definition.schema)
     else:
@@ -205,10 +205,10 @@ def edit(
         for connection in connections
     }
     what = [*(word.partition("=")[0] for word in assignments), *secrets, *(field for field, _ in sources), *unset]
-    rows = [("change", qualified(connection), ", ".join(what)) for connection in connections]
+    rows = [("change", full_path(connection), ", ".join(what)) for connection in connections]
     asks = everywhere and means_many(names, choice)
-    question = f"Change {counted(len(rows), 'connection')}? Their shells are stopped."
-    if not agreed(rows, question, yes=yes, dry_run=dry_run, asks=asks):
+    question = f"Change {plural(len(rows), 'connection')}? Their shells are stopped."
+    if not confirm(rows, question, yes=yes, dry_run=dry_run, asks=asks):
         return
     if len(ids) == 1 or validate:
         for id, data in changed.items():
@@ -227,7 +227,7 @@ def _data(
     ask: Any,
 ) -> dict[str, Any]:
     """Return the data of a connection with the changes."""
-    kind = type_named(client, stored.type)
+    kind = find_type(client, stored.type)
     data = {"type": stored.type, **stored.data}
     unset_fields(kind, data, unset)
     assign_fields(client, kind, data, assignments, secrets, ask)
@@ -238,7 +238,7 @@ def _data(
 _WORDS = {"true": True, "false": False, "yes": True, "no": False}
 
 
-def type_named(client: Client, name: str) -> ConnectionType:
+def find_type(client: Client, name: str) -> ConnectionType:
     """Return the connection type ``name``.
 
     :raises click.UsageError: no plugin offers it.
@@ -430,7 +430,7 @@ def mv(
     With --all each word is a CONNECTION or a GLOB, and all that match move to --category in one step. It shows which,
     and asks first. Without a terminal to ask on, it needs --yes.
     """
-    from connmgr.cli.declarative.plan import folded
+    from connmgr.cli.declarative.plan import fold
 
     if not everywhere:
         if choice.options:
@@ -454,25 +454,25 @@ def mv(
     id = client.connection.find(words[0])
     [connection] = client.connection.info([id])
     path = connection.category if where is None else client.category.info([where])[0].name[1:]
-    moved = folded([*connection.name[:-1], name or connection.name[-1]])
-    row = (qualified(connection), "/".join([*path, *moved]))
-    _refuse_taken([(connection.id, path, moved)], client)
-    if agreed([row], "", yes=yes, dry_run=dry_run, asks=False):
+    moved = fold([*connection.name[:-1], name or connection.name[-1]])
+    row = (full_path(connection), "/".join([*path, *moved]))
+    _require_free_names([(connection.id, path, moved)], client)
+    if confirm([row], "", yes=yes, dry_run=dry_run, asks=False):
         client.connection.update(id, name=name, category=where)
 
 
-def _refuse_taken(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]], client: Client) -> None:
+def _require_free_names(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]], client: Client) -> None:
     """Refuse if a connection would get the category and path of another, so that their name means neither.
 
     ``moves`` are the uuids of connections, with the category and the path that each would get.
     :raises Failure: one is taken, or two would be the same.
     """
-    from connmgr.cli.declarative.plan import folded
+    from connmgr.cli.declarative.plan import fold
 
     going = {id for id, *_ in moves}
     owners = {(name.category, name.name): name.id for name in client.connection.names() if name.id not in going}
     for id, category, path in moves:
-        other = owners.setdefault((folded(category), path), id)
+        other = owners.setdefault((fold(category), path), id)
         if other != id:
             raise Failure(
                 f"{visible('/'.join([*category, *path]))!r} is the name of another connection, {other}, and one name "
@@ -487,10 +487,10 @@ def _move(client: Client, words: tuple[str, ...], choice: Choice, where: str, *,
     if not names:
         click.echo(f"All chosen connections are in {'/'.join(path)} already.", err=True)
         return
-    rows = [(qualified(name), "/".join([*path, *name.name])) for name in names]
-    _refuse_taken([(name.id, path, name.name) for name in names], client)
-    question = f"Move {counted(len(rows), 'connection')}?"
-    if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(words, choice)):
+    rows = [(full_path(name), "/".join([*path, *name.name])) for name in names]
+    _require_free_names([(name.id, path, name.name) for name in names], client)
+    question = f"Move {plural(len(rows), 'connection')}?"
+    if confirm(rows, question, yes=yes, dry_run=dry_run, asks=means_many(words, choice)):
         client.connection.apply(change=[{"connection": name.id, "category": list(path)} for name in names])
 
 
@@ -509,7 +509,7 @@ def rm(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool) 
         click.echo("No connection is chosen.", err=True)
         return
     rows = [] if yes and not dry_run else _going(client, ids)
-    if agreed(rows, f"Remove {counted(len(rows), 'connection')}?", yes=yes, dry_run=dry_run):
+    if confirm(rows, f"Remove {plural(len(rows), 'connection')}?", yes=yes, dry_run=dry_run):
         client.connection.remove(ids)
 
 
@@ -534,7 +534,7 @@ def _going(client: Client, ids: Iterable[str]) -> list[tuple[str, str, str]]:
 
 def _over(stored: Stored, info: dict[str, Any]) -> set[str]:
     """Return the ids of the connections that a connection refers to."""
-    from connmgr.cli.declarative.plan import marked
+    from connmgr.cli.declarative.plan import map_marked
 
     referred: set[str] = set()
 
@@ -542,7 +542,7 @@ def _over(stored: Stored, info: dict[str, Any]) -> set[str]:
         referred.add(str(value.get("storeId") if isinstance(value, dict) else value).lower())
         return value
 
-    marked(stored.schema(info["type"]), "x-connmgr-reference", info["rawData"], note)
+    map_marked(stored.schema(info["type"]), "x-connmgr-reference", info["rawData"], note)
     return referred
 
 

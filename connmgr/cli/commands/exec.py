@@ -19,8 +19,8 @@ from click.shell_completion import CompletionItem
 from connmgr.cli.connect import connect, raise_error_of_front
 from connmgr.cli.exits import KILLED, NOT_RUN, ExecCommand, Failure
 from connmgr.cli.options import read_assignments
-from connmgr.cli.output import Duration, counted, json_option, print_json
-from connmgr.cli.plain import StandardInput, ensure_shell, fed, has_input, run_to_end, sent_environment, tell_restarted
+from connmgr.cli.output import Duration, json_option, plural, print_json
+from connmgr.cli.plain import StandardInput, ensure_shell, feed, has_input, run_to_end, sent_environment, tell_restarted
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import (
     Choice,
@@ -75,18 +75,18 @@ class _WithCommand(ExecCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # click would take options of the command, such as those of `ls -l`, for connmgr's own.
-        own, command = self._divided(ctx, args)
+        own, command = self._divide(ctx, args)
         rest = super().parse_args(ctx, own)
         ctx.params["command"] = None if command is None else tuple(command)
         return rest
 
-    def _divided(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str] | None]:
+    def _divide(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str] | None]:
         """Return connmgr's own words, and those of the command."""
         marked = args.index("--") if "--" in args else None
         own, marked_command = (args, None) if marked is None else (args[:marked], args[marked + 1 :])
         # Word by word, so that words of the command can be taken from ``args`` as they were typed.
         own = spelled_out(own)
-        options, after = self._parsed(ctx, own, interspersed=False)
+        options, after = self._parse(ctx, own, interspersed=False)
         if not after or options.get("everywhere"):
             return own, marked_command
         before, [name, *following] = own[: len(own) - len(after)], after
@@ -102,12 +102,12 @@ class _WithCommand(ExecCommand):
             if marked is not None:
                 ctx.meta[_BEFORE_MARK] = following
             return [*before, name], args[len(before) + 1 :]
-        leading, rest = self._parsed(ctx, following, interspersed=False)
+        leading, rest = self._parse(ctx, following, interspersed=False)
         if marked is None and (leading.get("saved") or leading.get("script")):
             # What runs is named, and the words behind the options are its arguments.
             return own[: len(own) - len(rest)], args[len(args) - len(rest) :]
         # No program is called like an option, so these are connmgr's, if the command is marked behind them.
-        if marked is None or self._parsed(ctx, following, interspersed=True)[1]:
+        if marked is None or self._parse(ctx, following, interspersed=True)[1]:
             raise click.UsageError(
                 f"{following[0]} stands after the connection {name}, where the command begins. Write connmgr's options "
                 f"before {name}, or -- behind them: `connmgr exec {name} {following[0]} … -- COMMAND...`.",
@@ -115,7 +115,7 @@ class _WithCommand(ExecCommand):
             )
         return own, marked_command
 
-    def _parsed(self, ctx: click.Context, args: list[str], *, interspersed: bool) -> tuple[dict[str, Any], list[str]]:
+    def _parse(self, ctx: click.Context, args: list[str], *, interspersed: bool) -> tuple[dict[str, Any], list[str]]:
         """Return the options in ``args``, and the other words: with ``interspersed`` all, else from the first on."""
         # The parser takes this setting from the context when it is made.
         allowed, ctx.allow_interspersed_args = ctx.allow_interspersed_args, interspersed
@@ -449,7 +449,7 @@ def _attend(
     client: Client, connection: str, name: str, request: dict[str, Any], over: Callable[[], None], *, as_json: bool
 ) -> int:
     """Run a command whose input may be standard input, show its outcome, and return its exit code."""
-    with fed(request):
+    with feed(request):
         if as_json:
             return _print_object(client, connection, request, over)
         return run_to_end(client.shell.stream(connection, start=True, **request), name, over)
@@ -695,4 +695,4 @@ class ExecOutcome(NamedTuple):
             lines = output.decode(errors="replace").splitlines()
         if len(lines) < 2:
             return gist("".join(lines), GIST_CHARACTERS)
-        return f"{gist(lines[0], GIST_CHARACTERS)}  (+{counted(len(lines) - 1, 'line')})"
+        return f"{gist(lines[0], GIST_CHARACTERS)}  (+{plural(len(lines) - 1, 'line')})"

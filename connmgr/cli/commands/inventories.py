@@ -12,7 +12,7 @@ import click
 
 from connmgr.cli.connect import connect
 from connmgr.cli.options import Group, WithCommand
-from connmgr.cli.output import Duration, ago, counted, json_option, lasting, print_json, print_list, print_table
+from connmgr.cli.output import Duration, ago, json_option, lasting, plural, print_json, print_list, print_table
 from connmgr.cli.selection import category_path
 from connmgr.printable import visible
 
@@ -103,7 +103,7 @@ def list_inventories(*, as_json: bool) -> None:
     """List inventories: their sources, how many hosts they have, and how their last renewal went."""
 
     def row(inventory: InventoryInfo) -> tuple[str, ...]:
-        return inventory.name, _hosts(inventory), _renewed(inventory), _source(inventory)
+        return inventory.name, _hosts(inventory), _renewal(inventory), _source(inventory)
 
     print_list(connect().inventories.query(), row, as_json=as_json)
 
@@ -122,10 +122,10 @@ def _path(text: str) -> str:
 
 
 def _hosts(inventory: InventoryInfo) -> str:
-    return counted(inventory.hosts, "host") + (f", {inventory.vanished} vanished" if inventory.vanished else "")
+    return plural(inventory.hosts, "host") + (f", {inventory.vanished} vanished" if inventory.vanished else "")
 
 
-def _renewed(inventory: InventoryInfo) -> str:
+def _renewal(inventory: InventoryInfo) -> str:
     if inventory.error is not None:
         return f"failed: {visible(inventory.error)}"
     was = "never renewed" if inventory.renewed is None else f"renewed {ago(inventory.renewed)}"
@@ -148,7 +148,7 @@ def _show(changes: InventoryChanges, *, dry_run: bool, as_json: bool) -> None:
     print_table([(name, _names(getattr(changes, name))) for name in lists if getattr(changes, name)])
     for host in changes.left_out:
         click.echo(f"left out: {visible(host.host)}: {visible(host.reason)}", err=True)
-    click.echo(f"{counted(changes.hosts, 'host')}." + (" Nothing was changed: --dry-run." if dry_run else ""), err=True)
+    click.echo(f"{plural(changes.hosts, 'host')}." + (" Nothing was changed: --dry-run." if dry_run else ""), err=True)
 
 
 def _names(hosts: Sequence[str]) -> str:

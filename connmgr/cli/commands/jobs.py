@@ -22,7 +22,7 @@ from connmgr.cli.exits import FAILED, NOT_FOUND, NOT_RUN, TIMED_OUT, ExecCommand
 from connmgr.cli.options import Group
 from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, print_list, print_table
 from connmgr.cli.plain import ensure_shell
-from connmgr.cli.selection import MAX_COMPLETIONS, ConnectionName, Selection, offered, on_matching
+from connmgr.cli.selection import MAX_COMPLETIONS, ConnectionName, Selection, offers, on_matching
 from connmgr.cli.sessions import own_session, shell_label
 from connmgr.client import Client, ClientError
 from connmgr.client.names import (
@@ -51,10 +51,10 @@ class JobName(click.types.StringParamType):
     name = "job"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in offered(ctx, lambda client: _names(client, incomplete))]
+        return [CompletionItem(name) for name in offers(ctx, lambda client: _names(client, incomplete))]
 
 
-_named = click.argument("name", metavar="JOB", type=JobName())
+_job_argument = click.argument("name", metavar="JOB", type=JobName())
 
 
 @click.group(cls=Group)
@@ -114,7 +114,7 @@ def _without_others(client: Client, infos: list[JobInfo]) -> tuple[list[JobInfo]
 
 
 @job.command(name="info")
-@_named
+@_job_argument
 @json_option
 def info(name: str, *, as_json: bool) -> None:
     """Show a job as it is now."""
@@ -148,7 +148,7 @@ def info(name: str, *, as_json: bool) -> None:
 
 
 @job.command(name="logs")
-@_named
+@_job_argument
 @click.option(
     "-f", "--follow", is_flag=True, help="Continue until the job has ended, even across restarts of the daemon."
 )
@@ -169,7 +169,7 @@ def logs(name: str, stdout_offset: int, stderr_offset: int, *, follow: bool) -> 
     machine is unreachable for a time, and then continues. Ctrl-C ends it, and the job runs on.
     """
     job = find_job(connect(), name, reads=True)
-    pieces = _followed(job, stdout_offset, stderr_offset) if follow else _so_far(job, stdout_offset, stderr_offset)
+    pieces = _follow(job, stdout_offset, stderr_offset) if follow else _so_far(job, stdout_offset, stderr_offset)
     truncated = False
     for piece in pieces:
         for stream, content in ((sys.stdout, piece.stdout), (sys.stderr, piece.stderr)):
@@ -222,7 +222,7 @@ def wait(names: tuple[str, ...], file: IO[str] | None, *, everywhere: bool, as_j
 
 
 @job.command(name="input")
-@_named
+@_job_argument
 @click.option("--no-eof", is_flag=True, help="Leave the job's input open at the end.")
 def input(name: str, *, no_eof: bool) -> None:
     """Send standard input to a job, and end the job's input.
@@ -240,7 +240,7 @@ def input(name: str, *, no_eof: bool) -> None:
 
 
 @job.command(name="kill")
-@_named
+@_job_argument
 @click.option(
     "-s", "--signal", metavar="SIGNAL", default="TERM", show_default=True, help="Such as INT, HUP, USR1, KILL."
 )
@@ -279,7 +279,7 @@ def _so_far(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
         stdout, stderr = piece.next_stdout, piece.next_stderr
 
 
-def _followed(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
+def _follow(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
     # Asked once without patience: --follow waits for a daemon that goes away, not for one that was never there.
     job.info()
     return job.stream(stdout, stderr, retry_timeout=math.inf, on_retry=_tell)
@@ -439,7 +439,7 @@ def wait_for_all(
 
     began = time.monotonic()
     failed, ids = _read(file) if file is not None else ([], [])
-    ids += [id for name in names for id in (_all_called(client, name) if everywhere else [find_job(client, name).id])]
+    ids += [id for name in names for id in (_ids_of(client, name) if everywhere else [find_job(client, name).id])]
     verdicts = []
     for end in (*failed, *_ends(client, list(dict.fromkeys(ids)))):
         verdicts.append(end.verdict)
@@ -450,7 +450,7 @@ def wait_for_all(
     sum_up(verdicts, len(verdicts), time.monotonic() - began, noun="job")
 
 
-def _all_called(client: Client, name: str) -> list[str]:
+def _ids_of(client: Client, name: str) -> list[str]:
     if is_uuid(name):
         return [name.lower()]
     ids = [info.id for info in client.jobs.query() if name in (info.name, info.key)]

@@ -166,7 +166,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _checked(_: click.Context, __: click.Parameter, name: str) -> str:
+def _check_name(_: click.Context, __: click.Parameter, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise click.BadParameter("A name has letters, digits, - and _, at most 50 of them.")
     return name
@@ -183,7 +183,7 @@ def _place_options(command: Command) -> Command:
         "--name",
         metavar="NAME",
         default=SERVER,
-        callback=_checked,
+        callback=_check_name,
         help=f"The server's name there.  [default: {SERVER}]",
     )
     client = click.argument("client", type=click.Choice(sorted(mcp_clients(Path(), {}))))
@@ -232,14 +232,14 @@ def install(
     content = _content(target) if write else ""
     # The order matters: nothing that exists is touched before the new server has answered. First the file is merged in
     # memory, so that one that cannot be changed is reported before a token is created.
-    changed = _merged(mcp_client, target, content, name, entry)
+    changed = _merge(mcp_client, target, content, name, entry)
     daemon = connect()
-    tokens = {token_file: daemon.post("/token/create", name=_titled(client, name), expires=expires, **rights)}
+    tokens = {token_file: daemon.post("/token/create", name=_title(client, name), expires=expires, **rights)}
     created = tokens[token_file]
     report_unmatched(daemon, rights)
     try:
         if approve_here:
-            approver = {"name": f"{_titled(client, name)}-approver", "expires": expires, "scopes": [DECIDES]}
+            approver = {"name": f"{_title(client, name)}-approver", "expires": expires, "scopes": [DECIDES]}
             tokens[decider] = daemon.post("/token/create", **approver, **_sight(flags))
         for file, token in tokens.items():
             write_private(_draft(file), f"{token['token']}\n")
@@ -275,7 +275,7 @@ def uninstall(client: str, file: Path | None, name: str) -> None:
         if former := _withdraw(token):
             click.echo(f"The token {former[:8]} is revoked.")
     content = _content(target)
-    changed = _merged(mcp_client, target, content, name, None)
+    changed = _merge(mcp_client, target, content, name, None)
     if changed != content:
         _replace(target, content, changed)
         click.echo(f"{target} no longer has the server {name}.")
@@ -285,12 +285,12 @@ def _client(name: str) -> McpClient:
     return mcp_clients(Path.home(), os.environ)[name]
 
 
-def _titled(client: str, name: str) -> str:
+def _title(client: str, name: str) -> str:
     return client if name == SERVER else f"{client}-{name}"
 
 
 def _token_file(client: str, name: str) -> Path:
-    return paths.state_directory(os.environ).absolute() / "mcp" / f"{_titled(client, name)}.token"
+    return paths.state_directory(os.environ).absolute() / "mcp" / f"{_title(client, name)}.token"
 
 
 def _approver_file(client: str, name: str) -> Path:
@@ -432,9 +432,9 @@ def _content(file: Path) -> str:
         raise Failure(f"{file} is not in UTF-8, and is left as it is.") from None
 
 
-def _merged(client: McpClient, file: Path, content: str, name: str, entry: Entry | None) -> str:
+def _merge(client: McpClient, file: Path, content: str, name: str, entry: Entry | None) -> str:
     try:
-        return client.form.merged(content, name, entry)
+        return client.form.merge(content, name, entry)
     except NotMergeableError as error:
         what = (
             "remove the server from it" if entry is None else "repeat this without --write and put what it prints there"

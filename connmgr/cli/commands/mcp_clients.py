@@ -34,7 +34,7 @@ class Form(Protocol):
     def render(self, name: str, entry: Entry) -> str:
         """Return the content of a file that has only this server."""
 
-    def merged(self, text: str, name: str, entry: Entry | None) -> str:
+    def merge(self, text: str, name: str, entry: Entry | None) -> str:
         """Return ``text``, the content of a file, with ``entry`` as the server ``name``, or without it if None.
 
         :raises NotMergeableError: the content is not in this format.
@@ -51,7 +51,7 @@ class Json:
     def render(self, name: str, entry: Entry) -> str:
         return self._dump({self.key: {name: self._members(entry)}})
 
-    def merged(self, text: str, name: str, entry: Entry | None) -> str:
+    def merge(self, text: str, name: str, entry: Entry | None) -> str:
         content = _object(text) if text.strip() else {}
         servers = content.get(self.key, {})
         if not isinstance(servers, dict):
@@ -100,9 +100,9 @@ class Toml:
     key: str
 
     def render(self, name: str, entry: Entry) -> str:
-        return self.merged("", name, entry)
+        return self.merge("", name, entry)
 
-    def merged(self, text: str, name: str, entry: Entry | None) -> str:
+    def merge(self, text: str, name: str, entry: Entry | None) -> str:
         # Imported here, because few clients store their servers so.
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
@@ -153,7 +153,7 @@ class Yaml:
     def render(self, name: str, entry: Entry) -> str:
         return f"{self.key}:\n{self._block(name, entry)}"
 
-    def merged(self, text: str, name: str, entry: Entry | None) -> str:
+    def merge(self, text: str, name: str, entry: Entry | None) -> str:
         # Imported here, because few clients store their servers so.
         import yaml
 
@@ -172,14 +172,14 @@ class Yaml:
                 target[self.key][name] = self._members(name, entry)
             # PyYAML drops comments and quotes when it writes, so that lines are replaced instead, and what the new
             # text means is compared with what it must mean.
-            changed = self._changed(text, root, name, entry)
+            changed = self._edit(text, root, name, entry)
             if {self.key: {}, **(yaml.safe_load(changed) or {})} != {self.key: {}, **target}:
                 raise NotMergeableError(f"its {self.key} are not written as a block of mappings")
         except yaml.YAMLError as error:
             raise NotMergeableError(f"it is not YAML ({str(error).splitlines()[0]})") from error
         return changed
 
-    def _changed(self, text: str, root: Any, name: str, entry: Entry | None) -> str:
+    def _edit(self, text: str, root: Any, name: str, entry: Entry | None) -> str:
         """Return the text with the lines of the server replaced, removed or added."""
         lines = text.splitlines(keepends=True)
         if lines and not lines[-1].endswith("\n"):

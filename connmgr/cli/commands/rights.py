@@ -196,7 +196,7 @@ def info(name: str | None, *, as_json: bool) -> None:
     if rights["id"] is None:
         click.echo("No token: this command authenticates as the owner, who may do everything.")
         return
-    print_table([(label, value) for label, value in _described(rights, below) if value])
+    print_table([(label, value) for label, value in _details(rights, below) if value])
 
 
 @token.command(name="ls")
@@ -432,7 +432,7 @@ def _comes_from(token: dict[str, Any], ancestor: str, tokens: Sequence[dict[str,
     return above is not None
 
 
-def _described(token: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _details(token: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     quota = token.get("quotaPerDay")
     yield "name", str(token["name"])
     yield "uuid", str(token["id"])

@@ -22,9 +22,9 @@ from connmgr.cli.output import (
     Duration,
     ago,
     command_text,
-    counted,
     json_option,
     lasting,
+    plural,
     print_json,
     print_list,
     print_table,
@@ -276,14 +276,14 @@ def _show_plan(answer: Any, *, as_json: bool) -> None:
         part = names[at : at + size]
         at += size
         rest = f" and {len(part) - 20} more" if len(part) > 20 else ""
-        click.echo(f"wave {number}: {counted(size, 'target')}: {', '.join(map(visible, part[:20]))}{rest}")
+        click.echo(f"wave {number}: {plural(size, 'target')}: {', '.join(map(visible, part[:20]))}{rest}")
     for id in answer.locked or ():
         click.echo(f"locked: {id}: its secrets cannot be opened", err=True)
     click.echo(f"Each command runs {'as a job' if answer.as_ == JOB else 'in a shell'}: {answer.why}.", err=True)
     click.echo("Nothing was begun: --dry-run.", err=True)
 
 
-_named = click.argument("name", metavar="RUN")
+_run_argument = click.argument("name", metavar="RUN")
 
 
 @run.command(name="ls")
@@ -313,7 +313,7 @@ def ls(states: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @run.command(name="show")
-@_named
+@_run_argument
 @click.option(
     "--state",
     "states",
@@ -357,7 +357,7 @@ def show(name: str, states: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @run.command(name="watch")
-@_named
+@_run_argument
 @json_option
 def watch(name: str, *, as_json: bool) -> None:
     """Show how a run goes until it has ended; exits as `connmgr run start`."""
@@ -366,7 +366,7 @@ def watch(name: str, *, as_json: bool) -> None:
 
 
 @run.command(name="output")
-@_named
+@_run_argument
 @click.argument("connection", metavar="[CONNECTION]", required=False)
 @json_option
 def output(name: str, connection: str | None, *, as_json: bool) -> None:
@@ -382,7 +382,7 @@ def output(name: str, connection: str | None, *, as_json: bool) -> None:
 
 
 @run.command(name="pause")
-@_named
+@_run_argument
 def pause(name: str) -> None:
     """Pause a run: it begins no more targets until `connmgr run resume`."""
     client = connect()
@@ -390,7 +390,7 @@ def pause(name: str) -> None:
 
 
 @run.command(name="resume")
-@_named
+@_run_argument
 def resume(name: str) -> None:
     """Go on with a paused run, or let the next wave begin."""
     client = connect()
@@ -398,7 +398,7 @@ def resume(name: str) -> None:
 
 
 @run.command(name="stop")
-@_named
+@_run_argument
 @click.option("--kill", is_flag=True, help="Kill the commands that run; otherwise they end by themselves.")
 def stop(name: str, *, kill: bool) -> None:
     """Begin no more targets, and end the run."""
@@ -407,7 +407,7 @@ def stop(name: str, *, kill: bool) -> None:
 
 
 @run.command(name="retry")
-@_named
+@_run_argument
 @click.option(
     "--state",
     "states",
@@ -429,7 +429,7 @@ def retry(name: str, states: tuple[str, ...], *, detach: bool, as_json: bool) ->
 
 
 @run.command(name="rm")
-@_named
+@_run_argument
 def rm(name: str) -> None:
     """Remove a run that has ended, with what its targets have printed."""
     client = connect()
@@ -466,7 +466,7 @@ def _follow(client: Client, id: str, *, as_json: bool) -> None:
                 if info.state in ENDED:
                     break
     except KeyboardInterrupt:
-        _interrupted(client, id)
+        _on_interrupt(client, id)
         raise click.exceptions.Exit(INTERRUPTED) from None
     if as_json:
         print_json(info)
@@ -479,7 +479,7 @@ def _follow(client: Client, id: str, *, as_json: bool) -> None:
         raise click.exceptions.Exit(FAILED)
 
 
-def _interrupted(client: Client, id: str) -> None:
+def _on_interrupt(client: Client, id: str) -> None:
     """Ask what becomes of the run; without a terminal it goes on."""
     answer = "leave"
     if sys.stdin.isatty() and sys.stderr.isatty():
@@ -712,7 +712,7 @@ def _selection(client: Client, selectors: Sequence[str], choice: Choice) -> dict
     if not others and is_pattern(first) and "/" not in first:
         return {**fields, "connectionFilter": first if first == "*" else f"**/{first}"}
     names = select_connections(client, selectors, choice, usage="shell").names
-    click.echo(f"Each time goes to these {counted(len(names), 'connection')}; a GLOB without / chooses anew.", err=True)
+    click.echo(f"Each time goes to these {plural(len(names), 'connection')}; a GLOB without / chooses anew.", err=True)
     return {"connections": [name.id for name in names]}
 
 
@@ -784,7 +784,7 @@ def show_schedule(name: str, *, as_json: bool) -> None:
         ("by", "the owner" if schedule.token is None else f"the token {schedule.token}"),
         ("tells", None if schedule.notify is None else json.dumps(schedule.notify, ensure_ascii=False)),
         ("last", _last_run(schedule)),
-        ("left out", counted(schedule.skipped, "time") if schedule.skipped else None),
+        ("left out", plural(schedule.skipped, "time") if schedule.skipped else None),
     ]
     print_table([(title, value) for title, value in rows if value is not None])
 
@@ -795,7 +795,7 @@ _BESIDE = ("waves", "stopAfter", "timeout", "parallel", "retries", "cwd", "env",
 def _what_runs(run: Mapping[str, Any]) -> str:
     """Return what a run of these fields runs."""
     if run.get("script") is not None:
-        return f"a script of {counted(len(run['script']['text'].splitlines()), 'line')}"
+        return f"a script of {plural(len(run['script']['text'].splitlines()), 'line')}"
     if run.get("facts") is not None:
         return f"gather facts: {', '.join(run['facts']) or 'all'}"
     if run.get("saved") is not None:
@@ -806,7 +806,7 @@ def _what_runs(run: Mapping[str, Any]) -> str:
 def _where(run: Mapping[str, Any]) -> str:
     """Return where a run of these fields runs, as the options of ``connmgr run`` say it."""
     if run.get("connections") is not None:
-        return f"{counted(len(run['connections']), 'connection')}, always the same"
+        return f"{plural(len(run['connections']), 'connection')}, always the same"
     words = [run.get("connectionFilter", "*").removeprefix("**/")]
     for option, field in (("--category", "categoryFilter"), ("--type", "typeFilter"), ("--where", "where")):
         if run.get(field) not in (None, "*"):

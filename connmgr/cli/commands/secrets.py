@@ -12,7 +12,7 @@ from connmgr.cli.connect import connect
 from connmgr.cli.exits import Failure
 from connmgr.cli.selection import ConnectionName, find_category
 from connmgr.client import Client
-from connmgr.client.names import qualified
+from connmgr.client.names import full_path
 from connmgr.printable import visible
 
 
@@ -72,19 +72,19 @@ def sudo_password(name: str | None, category: str | None, *, remove: bool, show:
     if show:
         click.echo(_source(client, client.secret.sudo_source(**of)))
         return
-    client.secret.sudo(None if remove else _entered(), **of)
+    client.secret.sudo(None if remove else _read_password(), **of)
 
 
 def _source(client: Client, source: dict[str, str]) -> str:
     if "connection" in source:
-        return f"connection {visible(qualified(client.connection.info([source['connection']])[0]))}"
+        return f"connection {visible(full_path(client.connection.info([source['connection']])[0]))}"
     if "category" in source:
         [category] = client.category.info([source["category"]])
         return f"category {visible('/'.join(category.name[1:]) or '/')}"
     return "none"
 
 
-def _entered() -> str:
+def _read_password() -> str:
     if sys.stdin.isatty():
         password: str = click.prompt("Password for sudo", hide_input=True, err=True)
     else:

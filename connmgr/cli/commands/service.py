@@ -265,8 +265,8 @@ class Systemd(Manager):
 
     def text(self, argv: Sequence[str], variables: Mapping[str, str]) -> str:
         # systemd expands $NAME in the words of ExecStart, but not in its first one, the program (systemd.service(5)).
-        words = [_quoted(argv[0]), *(_quoted(word.replace("$", "$$")) for word in argv[1:])]
-        environment = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in variables.items())
+        words = [_quote(argv[0]), *(_quote(word.replace("$", "$$")) for word in argv[1:])]
+        environment = "".join(f"Environment={_quote(f'{name}={value}')}\n" for name, value in variables.items())
         return MARK + _TEXT.format(command=" ".join(words), environment=environment)
 
     def require(self) -> None:
@@ -300,7 +300,7 @@ class Systemd(Manager):
         return attempt("systemctl", "--user", f"is-{state}", "--quiet", UNIT).returncode == 0
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     if not word.isprintable():
         raise Failure(f"A unit of systemd cannot hold {word!r}.")
     if _PLAIN.fullmatch(word):

@@ -11,7 +11,7 @@ from connmgr.cli.connect import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.fan_out import Change, changing, each
 from connmgr.cli.options import Group
-from connmgr.cli.output import counted, json_option
+from connmgr.cli.output import json_option, plural
 from connmgr.cli.plain import SHARED, own_or, session_or_none, write_all
 from connmgr.cli.selection import (
     Choice,
@@ -59,10 +59,10 @@ def disconnect(change: Change, session: str | None) -> None:
     """
     client, names = _connections(change.selectors, change.choice, None)
     running = {name.id: _shells(client, name.id, session) for name in names}
-    question = f"End {counted(sum(map(len, running.values())), 'shell')} of {counted(len(names), 'connection')}?"
+    question = f"End {plural(sum(map(len, running.values())), 'shell')} of {plural(len(names), 'connection')}?"
 
     def end(client: Client, id: str) -> str:
-        ended = _ended(client, id, session, running[id])
+        ended = _end(client, id, session, running[id])
         return f"{_count(running[id])} ended{_which(running[id])}" if ended else "no shell runs"
 
     change.do(client, names, _rows("end", names, running), question, end)
@@ -105,11 +105,11 @@ def restart(change: Change, session: str | None) -> None:
     """
     client, names = _connections(change.selectors, change.choice, "shell")
     running = {name.id: _shells(client, name.id, session) for name in names}
-    question = f"Restart the shells of {counted(len(names), 'connection')}?"
+    question = f"Restart the shells of {plural(len(names), 'connection')}?"
 
     def anew(client: Client, id: str) -> str:
         shells = _shells(client, id, session)
-        ended = _ended(client, id, session, shells)
+        ended = _end(client, id, session, shells)
         # Of a terminal named by --session its shell, otherwise that of this one.
         for shell in shells if session is not None and shells else [NamedShell(id, own_or(session))]:
             client.shell.start(shell.connection, session=shell.session)
@@ -131,7 +131,7 @@ def _connections(selectors: tuple[str, ...], choice: Choice, usage: str | None) 
 
 
 def _count(shells: Sized) -> str:
-    return counted(len(shells), "shell") if shells else "no shell runs"
+    return plural(len(shells), "shell") if shells else "no shell runs"
 
 
 def _which(shells: Sequence[NamedShell]) -> str:
@@ -154,17 +154,17 @@ def _is(name: str | None, session: str) -> bool:
     return session == (SHARED if name is None else name)
 
 
-def _ended(client: Client, id: str, session: str | None, shells: Sequence[NamedShell]) -> bool:
+def _end(client: Client, id: str, session: str | None, shells: Sequence[NamedShell]) -> bool:
     """End the ``shells`` that ``session`` means, or all, and return whether there was any."""
     if session is None:
         connections = sorted({id, *(shell.connection for shell in shells)})
-        return any([_stopped(client, connection, all=True) for connection in connections])  # noqa: C419 - each
+        return any([_stop(client, connection, all=True) for connection in connections])  # noqa: C419 - each
     # A shell that is just being started is not listed.
     targets = shells or [NamedShell(id, session_or_none(session))]
-    return any([_stopped(client, shell.connection, session=shell.session) for shell in targets])  # noqa: C419 - each
+    return any([_stop(client, shell.connection, session=shell.session) for shell in targets])  # noqa: C419 - each
 
 
-def _stopped(client: Client, id: str, **which: Any) -> bool:
+def _stop(client: Client, id: str, **which: Any) -> bool:
     """Stop one shell of a connection, or all, and return whether there was any."""
     try:
         client.shell.stop(id, **which)
@@ -238,7 +238,7 @@ def restart_container(change: Change) -> None:
 def _change_containers(verb: str, change: Change, work: Callable[[Client, str], str]) -> None:
     client, names = _containers(change.selectors, change.choice)
     labels = telling(names)
-    question = f"{verb.capitalize()} {counted(len(names), 'container')}?"
+    question = f"{verb.capitalize()} {plural(len(names), 'container')}?"
     change.do(client, names, [(verb, labels[name.id]) for name in names], question, work)
 
 

@@ -15,9 +15,9 @@ from connmgr.cli.output import (
     amount,
     check_new,
     command_text,
-    counted,
     json_option,
     lasting,
+    plural,
     print_json,
     print_table,
     write_private,
@@ -29,7 +29,7 @@ from connmgr.contract.recording import RecordingInfo
 from connmgr.contract.terminal import RUNNING, TerminalInfo
 from connmgr.printable import gist, visible
 
-_named = click.argument("name", metavar="TERMINAL")
+_terminal_argument = click.argument("name", metavar="TERMINAL")
 
 
 @click.group(cls=Group)
@@ -62,7 +62,7 @@ def ls(pattern: str, *, as_json: bool) -> None:
 
 
 @terminal.command(name="screen")
-@_named
+@_terminal_argument
 @json_option
 def screen(name: str, *, as_json: bool) -> None:
     """Print the screen of a terminal.
@@ -82,7 +82,7 @@ def screen(name: str, *, as_json: bool) -> None:
 
 
 @terminal.command(name="close")
-@_named
+@_terminal_argument
 def close(name: str) -> None:
     """End a terminal: its program gets HUP."""
     client = connect()
@@ -133,7 +133,7 @@ def export(recording: str, target: Path | None, *, force: bool) -> None:
     ids = with_beginning({members["recording"] for members in client.recording.query()}, recording)
     if len(ids) != 1:
         raise Failure(
-            f"{counted(len(ids), 'recording')} of that name: `connmgr terminal recordings` lists them.", NOT_FOUND
+            f"{plural(len(ids), 'recording')} of that name: `connmgr terminal recordings` lists them.", NOT_FOUND
         )
     content = client.recording.read(ids.pop())
     if target is None:

@@ -10,10 +10,10 @@ import click
 from connmgr.cli.connect import CHANGED, UNKNOWN, Doorkeeper, connect, remedies
 from connmgr.cli.exits import FAILED, Failure
 from connmgr.cli.fan_out import in_threads
-from connmgr.cli.output import counted
+from connmgr.cli.output import plural
 from connmgr.cli.selection import (
     Choice,
-    agreed,
+    confirm,
     consent,
     jobs_option,
     means_many,
@@ -81,8 +81,8 @@ def trust(
     names = select_connections(client, selectors, choice, usage="shell" if many else None, addresses=True).names
     labels = telling(names)
     if forget:
-        question = f"Forget the keys of {counted(len(names), 'connection')}?"
-        if agreed([("forget", labels[name.id]) for name in names], question, yes=yes, dry_run=dry_run, asks=many):
+        question = f"Forget the keys of {plural(len(names), 'connection')}?"
+        if confirm([("forget", labels[name.id]) for name in names], question, yes=yes, dry_run=dry_run, asks=many):
             _forget_all(client, names, labels)
     elif many or yes or dry_run:
         client.remedy(None)
@@ -116,7 +116,7 @@ class _KeyReview:
         # A gateway whose key is unknown hides the hosts behind it: each round gets one host further on every way.
         pending = list(self._names)
         while pending:
-            unknown, pending = self._opened(pending), []
+            unknown, pending = self._open(pending), []
             for key in [
                 candidate
                 for candidate in unknown
@@ -128,21 +128,21 @@ class _KeyReview:
             if not unknown:
                 break
             rows = [HEADING, *(self._row(key, ids) for key, ids in unknown.items())]
-            question = f"Trust {counted(len(unknown), 'key')}? Compare the fingerprints first."
-            if not agreed(rows, question, yes=yes, dry_run=dry_run, asks=not self._fingerprints):
+            question = f"Trust {plural(len(unknown), 'key')}? Compare the fingerprints first."
+            if not confirm(rows, question, yes=yes, dry_run=dry_run, asks=not self._fingerprints):
                 break
-            pending = [id for key, ids in unknown.items() for id in self._accepted(key, ids)]
+            pending = [id for key, ids in unknown.items() for id in self._accept(key, ids)]
         for problem in self._problems:
             click.echo(problem, err=True)
         counts = {"known": self._trusted_before, "changed": self._changed}
         rest = "".join(f", {number} {what}" for what, number in counts.items() if number)
         others = len(self._problems) - self._changed
         rest += f", {others} failed" if others else ""
-        click.echo(f"{counted(len(self._trusted), 'key')} trusted; {counted(len(self._names), 'connection')}{rest}")
+        click.echo(f"{plural(len(self._trusted), 'key')} trusted; {plural(len(self._names), 'connection')}{rest}")
         if self._problems:
             raise click.exceptions.Exit(FAILED)
 
-    def _opened(self, ids: Sequence[str]) -> dict[HostKey, list[str]]:
+    def _open(self, ids: Sequence[str]) -> dict[HostKey, list[str]]:
         """Open connections, and return the unknown keys on the way, each with the connections that met it."""
 
         def refusal(client: Client, id: str) -> ClientError | None:
@@ -164,7 +164,7 @@ class _KeyReview:
                 self._tell([id], error.message, changed=error.code == CHANGED)
         return unknown
 
-    def _accepted(self, key: HostKey, ids: list[str]) -> list[str]:
+    def _accept(self, key: HostKey, ids: list[str]) -> list[str]:
         """Trust a key, and return the connections that can now be opened further."""
         try:
             self._client.hostkey.trust(ids[0], key.host, key.text)

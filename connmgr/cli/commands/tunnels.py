@@ -14,7 +14,7 @@ import click
 from connmgr.cli.connect import connect, named_credential, program
 from connmgr.cli.exits import FAILED, UNREACHABLE, Failure, failure
 from connmgr.cli.options import Group
-from connmgr.cli.output import amount, counted, json_option, print_json, print_table, write_private
+from connmgr.cli.output import amount, json_option, plural, print_json, print_table, write_private
 from connmgr.cli.selection import ConnectionName, reach
 from connmgr.client import LOCAL_MACHINE, Client, ClientError, Name, Unreachable
 from connmgr.client.credentials import is_token
@@ -38,7 +38,7 @@ class TunnelGroup(Group):
         return super().resolve_command(ctx, args)
 
 
-_named = click.argument("name", metavar="CONNECTION", type=ConnectionName())
+_tunnel_argument = click.argument("name", metavar="CONNECTION", type=ConnectionName())
 
 
 @click.group(cls=TunnelGroup)
@@ -51,7 +51,7 @@ def tunnel() -> None:
 
 
 @tunnel.command(name="open")
-@_named
+@_tunnel_argument
 @click.argument("place", metavar="[[HOST:]PORT]", required=False)
 @click.option(
     "--local-port", metavar="PORT", type=click.IntRange(1, 65535), help="The port here; a free one otherwise."
@@ -73,7 +73,7 @@ def open_(name: str, place: str | None, local_port: int | None, *, keep: bool) -
             raise click.UsageError("--local-port needs a PORT, for a new tunnel; `connmgr edit` changes a stored one.")
         id, is_new = _tunnel(client, name), False
     else:
-        id, is_new = _stored(client, reach(client, name), place, local_port)
+        id, is_new = _service(client, reach(client, name), place, local_port)
     failure = None
     try:
         client.connection.toggle(id, True)
@@ -91,7 +91,7 @@ def open_(name: str, place: str | None, local_port: int | None, *, keep: bool) -
 
 
 @tunnel.command(name="close")
-@_named
+@_tunnel_argument
 def close(name: str) -> None:
     """Close a tunnel; it stays stored."""
     client = connect()
@@ -129,7 +129,7 @@ def _tunnel(client: Client, name: str) -> str:
     return id
 
 
-def _stored(client: Client, machine: str, place: str, local_port: int | None) -> tuple[str, bool]:
+def _service(client: Client, machine: str, place: str, local_port: int | None) -> tuple[str, bool]:
     """Return the id of the service ``place`` of a machine, and whether it is new: the same one is not stored twice.
 
     Two services are the same if they lead to the same host and port; with a ``local_port``, also from the same one.
@@ -382,7 +382,7 @@ def _write(client: Client, globs: Sequence[str], *, yes: bool) -> None:
         if user.exists and not user.copy.exists():
             write_private(user.copy, user.text)
         user.replace(f"{line}\n{user.text}")
-    click.echo(f"{counted(len(answer.hosts), 'host')} for ssh in {answer.file}, included by {user.file}.")
+    click.echo(f"{plural(len(answer.hosts), 'host')} for ssh in {answer.file}, included by {user.file}.")
     _tell_unnamed(answer.unnamed)
     _tell_other_home()
 

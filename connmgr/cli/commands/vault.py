@@ -10,7 +10,7 @@ import click
 from connmgr.cli.commands.tunnels import renew_sockets
 from connmgr.cli.connect import ask_passphrase, connect, kept_session, tell_recoveries
 from connmgr.cli.options import Group, open_vault_database, read_settings, setting_options
-from connmgr.cli.output import ago, counted, json_option, print_json, print_list, print_table
+from connmgr.cli.output import ago, json_option, plural, print_json, print_list, print_table
 from connmgr.cli.progress import has_terminal
 from connmgr.client import ClientError
 from connmgr.printable import visible
@@ -118,10 +118,10 @@ def rm(name: str, *, force: bool, as_json: bool) -> None:
         reader = "every remaining user" if removed.heir == "vault" else removed.heir
         if removed.heir == "vault" and not client.vault.status().has_users:
             reader = "every client of the daemon"
-        number = counted(len(removed.resealed), "connection")
+        number = plural(len(removed.resealed), "connection")
         click.echo(f"connmgr: secrets of {number} that only {name} could read can be read by {reader} now.", err=True)
     if removed.lost:
-        click.echo(f"connmgr: secrets of {counted(len(removed.lost), 'connection')} are lost.", err=True)
+        click.echo(f"connmgr: secrets of {plural(len(removed.lost), 'connection')} are lost.", err=True)
     if as_json:
         print_json(removed)
     elif removed.connections:
@@ -172,7 +172,7 @@ def list_recoveries(*, as_json: bool) -> None:
     """List recovery keys, without their words."""
 
     def row(key: RecoveryKey) -> tuple[str, ...]:
-        needed = f"{key.threshold} of {counted(key.shares, 'share')}"
+        needed = f"{key.threshold} of {plural(key.shares, 'share')}"
         use = "never used" if key.used is None else f"used {ago(key.used)}"
         return key.recovery, key.user, needed, f"made {ago(key.created)}", use
 
@@ -234,7 +234,7 @@ def _print_words(words: RecoveryWordsResponse, *, as_json: bool) -> None:
         return
     all = "the whole key" if words.threshold == 1 else f"any {words.threshold} of them are the key"
     click.echo(
-        f"Recovery key {words.recovery} of {words.user} has {counted(len(words.shares), 'share')}; {all}. These words "
+        f"Recovery key {words.recovery} of {words.user} has {plural(len(words.shares), 'share')}; {all}. These words "
         "are shown once: write them down, and keep shares apart from each other and from this machine.",
         err=True,
     )
@@ -269,7 +269,7 @@ def backup(file: Path, *, as_json: bool, **flags: Any) -> None:
     if as_json:
         print_json(_as_json(contents))
         return
-    click.echo(f"The vault is in {visible(str(file))}: {_listed(contents)}.\n{_KEY_NOT_INCLUDED}")
+    click.echo(f"The vault is in {visible(str(file))}: {_contents_text(contents)}.\n{_KEY_NOT_INCLUDED}")
     _tell_left_out(contents)
 
 
@@ -297,14 +297,14 @@ def restore(file: Path, *, as_json: bool, **flags: Any) -> None:
         print_json(_as_json(contents))
         return
     origin = f", as of {contents.created}, by connmgr {contents.version}" if contents.created else ""
-    click.echo(f"The vault is restored{origin}: {_listed(contents)}.")
+    click.echo(f"The vault is restored{origin}: {_contents_text(contents)}.")
     if not contents.format:
         click.echo("This backup is of an older format without files: trust the hosts again with `connmgr trust`.")
     click.echo(f"Put its key, vault.key, into {settings.data_dir} before you start a daemon.")
     _tell_left_out(contents)
 
 
-def _listed(contents: Contents) -> str:
+def _contents_text(contents: Contents) -> str:
     rows = [
         f"{number} {_singular(what) if number == 1 else what}" for what, number in contents.numbers.items() if number
     ]
@@ -316,12 +316,12 @@ def _singular(plural: str) -> str:
 
 
 def _lines(content: bytes) -> str:
-    return counted(len(content.splitlines()), "line")
+    return plural(len(content.splitlines()), "line")
 
 
 def _tell_left_out(contents: Contents) -> None:
     rows = [
-        (part.name, counted(len(part.files), "file"), f"{part.size:,} bytes", part.reason) for part in contents.left_out
+        (part.name, plural(len(part.files), "file"), f"{part.size:,} bytes", part.reason) for part in contents.left_out
     ]
     if rows:
         click.echo("\nNot part of it are:")

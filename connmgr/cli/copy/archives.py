@@ -66,7 +66,7 @@ class Archives:
         while batch:
             members: list[TreeEntry] = []
             try:
-                result = self._extracted(end, _packed(start, batch, self._report, members, moved))
+                result = self._extract(end, _pack(start, batch, self._report, members, moved))
             except Changed as changed:
                 self._report.fail(HERE, start / changed.entry.path, "It became shorter while it was read")
                 batch = [entry for entry in batch if entry.path != changed.entry.path]
@@ -77,7 +77,7 @@ class Archives:
                 names = ", ".join(entry.path for entry in batch[:3])
                 self._report.fail(THERE, end, f"{error.message} Not there: {names}{', …' * (len(batch) > 3)}")
                 return error.code not in HOPELESS
-            self._count([entry for entry in members if entry.kind != DIRECTORY], self._failed(result, end))
+            self._count([entry for entry in members if entry.kind != DIRECTORY], self._record_failures(result, end))
             break
         return True
 
@@ -151,8 +151,8 @@ class Archives:
         with self._client.clone() as reading:
             for members in plan.requests:
                 with self._archive(reading, start, members) as archive:
-                    result = self._extracted(end, _watched(iter(archive), moved))
-                failed |= self._failed(result, end)
+                    result = self._extract(end, _watch(iter(archive), moved))
+                failed |= self._record_failures(result, end)
         there = {entry.path for entry in listed()}
         for entry in entries:
             if entry.path not in there and not _is_in_any(entry.path, failed):
@@ -163,7 +163,7 @@ class Archives:
     def _archive(self, client: Client, start: RemotePath, members: Sequence[str]) -> Download:
         return client.fs.archive(start.connection, start.directory, members, session=start.session)
 
-    def _extracted(self, end: RemotePath, pieces: Iterator[bytes]) -> Extracted:
+    def _extract(self, end: RemotePath, pieces: Iterator[bytes]) -> Extracted:
         return self._client.fs.extract(
             end.connection, pieces, end.directory, exact=self._options.keep, session=end.session
         )
@@ -180,7 +180,7 @@ class Archives:
 
         return moved
 
-    def _failed(self, result: Extracted, end: RemotePath) -> set[str]:
+    def _record_failures(self, result: Extracted, end: RemotePath) -> set[str]:
         """Record the members of an archive that could not be put in place, and return their paths."""
         for failed in result.failed:
             self._report.fail(THERE, end.child(failed.path), failed.message)
@@ -214,7 +214,7 @@ def _batches(entries: Sequence[TreeEntry]) -> Iterator[list[TreeEntry]]:
         yield batch
 
 
-def _packed(
+def _pack(
     root: Path,
     entries: Iterable[TreeEntry],
     report: CopyReport,
@@ -326,7 +326,7 @@ def _is_in_any(path: str, trees: set[str]) -> bool:
     return any("/".join(parts[:count]) in trees for count in range(1, len(parts) + 1))
 
 
-def _watched(pieces: Iterator[bytes], moved: Callable[[int], None]) -> Iterator[bytes]:
+def _watch(pieces: Iterator[bytes], moved: Callable[[int], None]) -> Iterator[bytes]:
     for piece in pieces:
         moved(len(piece))
         yield piece

@@ -165,7 +165,7 @@ def cp(
         raise click.UsageError("Standard output takes the file or --json, not both.")
     with Shells(client, options) as shells:
         end = shells.operand(target, store=store)
-        starts = [start for text in sources for start in expanded(client, shells.operand(text, store=store))]
+        starts = [start for text in sources for start in expand(client, shells.operand(text, store=store))]
         if len(starts) > 1 and STREAM in (*starts, end):
             raise click.UsageError("Standard input or output is a single file: copy it without others.")
         with transferring(str(sources[0]), quiet=quiet or as_json) as progress, locating():
@@ -232,7 +232,7 @@ class Shells:
 
         With ``store`` the connection to an address stays in the vault.
         """
-        name, path = _parted(text)
+        name, path = _parts(text)
         if name is None:
             return text
         connection = reach(self._client, name, store=store and read_address(name) is not None)
@@ -241,11 +241,11 @@ class Shells:
 
 def is_of_address(text: str) -> bool:
     """Whether ``text`` names a file of an address; raises as :meth:`Shells.operand`."""
-    name = _parted(text)[0]
+    name = _parts(text)[0]
     return name is not None and read_address(name) is not None
 
 
-def _parted(text: str) -> tuple[str | None, str]:
+def _parts(text: str) -> tuple[str | None, str]:
     """Return connection and path, or None and ``text`` itself for a local path."""
     if not is_remote(text):
         return None, text
@@ -258,7 +258,7 @@ def _parted(text: str) -> tuple[str | None, str]:
     return parts["address"], parts["path"]
 
 
-def expanded(client: Client, operand: CopyOperand) -> list[CopyOperand]:
+def expand(client: Client, operand: CopyOperand) -> list[CopyOperand]:
     """Return the files that a path with wildcards matches on its connection; return any other operand unchanged.
 
     :raises Failure: no file matches.
@@ -359,16 +359,16 @@ def _ends(labels: dict[str, str], sources: Sequence[str], target: str) -> Callab
         )
     directories = _directories(labels, Path(target).expanduser())
 
-    def fetched(id: str) -> Ends:
+    def ends_of(id: str) -> Ends:
         def ends(client: Client, shells: Shells) -> tuple[list[CopyOperand], CopyOperand]:
             places = [shells.remote(id, labels[id], text[1:]) for text in sources]
-            starts = [start for place in places for start in expanded(client, place)]
+            starts = [start for place in places for start in expand(client, place)]
             directories[id].mkdir(parents=True, exist_ok=True)
             return starts, str(directories[id])
 
         return ends
 
-    return fetched
+    return ends_of
 
 
 def _directories(labels: dict[str, str], target: Path) -> dict[str, Path]:

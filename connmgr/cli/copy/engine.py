@@ -60,7 +60,7 @@ class Copy:
         from connmgr.cli.exits import Failure
 
         if not self._is_directory(end):
-            raise failed(f"{end} is not a directory; copying several files needs one.")
+            raise failure(f"{end} is not a directory; copying several files needs one.")
         for start in sources:
             try:
                 self._copy(start, within(end, own_name(start)), has_name=True)
@@ -96,9 +96,9 @@ class Copy:
             try:
                 source = of_status("", Path(start).expanduser().stat())
             except OSError as error:
-                raise failed(f"{start}: {error.strerror}") from error
+                raise failure(f"{start}: {error.strerror}") from error
         if source.kind == DIRECTORY and not self._options.recursive:
-            raise failed(f"{start} is a directory; -r copies directories.")
+            raise failure(f"{start} is a directory; -r copies directories.")
         return source
 
     def _copy_file(self, start: CopyOperand, source: TreeEntry | None, end: CopyOperand) -> None:
@@ -141,7 +141,7 @@ class Copy:
             with Path(start).expanduser().open("rb") as file:
                 return self._upload(file, source, end)
         except OSError as error:
-            raise failed(f"{start}: {error.strerror}") from error
+            raise failure(f"{start}: {error.strerror}") from error
 
     def _upload(self, content: IO[bytes] | Download, source: TreeEntry | None, end: RemotePath) -> int:
         mode, modified = self._options.mode, None
@@ -171,7 +171,7 @@ class Copy:
             with replacing(target, mode, keeps_mode=not options.keep, modified=modified) as file:
                 return self._receive(start, file)
         except OSError as error:
-            raise failed(f"{target}: {error.strerror}") from error
+            raise failure(f"{target}: {error.strerror}") from error
 
     def _receive(self, start: RemotePath, file: IO[bytes]) -> int:
         with _naming(start):
@@ -196,7 +196,7 @@ class Copy:
             else:
                 archives.receive(start, copy_plan, Path(end).expanduser())
         except OSError as error:
-            raise failed(f"{error.filename or end}: {error.strerror}") from error
+            raise failure(f"{error.filename or end}: {error.strerror}") from error
 
     def _plan(
         self,
@@ -290,7 +290,7 @@ class Copy:
         return of_entry(entry)._replace(path="")
 
 
-def failed(message: str) -> Exception:
+def failure(message: str) -> Exception:
     """Return the failure with this ``message``; loading the command line takes longer than copying a small file."""
     from connmgr.cli.exits import Failure
 
@@ -298,7 +298,7 @@ def failed(message: str) -> Exception:
 
 
 def misuse(message: str) -> Exception:
-    """Return the refusal of a command line, which is loaded for it as for :func:`failed`."""
+    """Return the refusal of a command line, which is loaded for it as for :func:`failure`."""
     import click
 
     return click.UsageError(message)

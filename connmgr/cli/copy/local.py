@@ -131,7 +131,7 @@ class LocalTree:
 
     def directory(self, entry: TreeEntry) -> None:
         """Create a directory; an existing one stays as it is."""
-        above, name = self._parted(entry.path)
+        above, name = self._locate(entry.path)
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=above)
             self._new_directories.append(entry)
@@ -139,15 +139,15 @@ class LocalTree:
 
     def link(self, entry: TreeEntry, target: str) -> None:
         """Create a symbolic link, in place of a file or link."""
-        above, name = self._parted(entry.path)
+        above, name = self._locate(entry.path)
         with _draft(above, name) as draft:
             os.symlink(target, draft, dir_fd=above)
 
     def again(self, entry: TreeEntry, other: str) -> None:
         """Create a hard link to the file ``other``, which came before."""
         _check(other)
-        descriptor = self._opened(other.rpartition("/")[0])
-        above, name = self._parted(entry.path)
+        descriptor = self._open(other.rpartition("/")[0])
+        above, name = self._locate(entry.path)
         try:
             with _draft(above, name) as draft:
                 base = other.rpartition("/")[2]
@@ -157,7 +157,7 @@ class LocalTree:
 
     def file(self, entry: TreeEntry, content: IO[bytes], moved: Callable[[int], None]) -> None:
         """Write a file, which gets its name when complete; ``moved`` is called with the bytes that have arrived."""
-        above, name = self._parted(entry.path)
+        above, name = self._locate(entry.path)
         with _new_file(above, name, entry.mode & 0o777 & ~self._mask, entry.modified) as file:
             while piece := content.read(PIECE_BYTES):
                 file.write(piece)
@@ -169,7 +169,7 @@ class LocalTree:
         # each new file changes the time of its directory.
         for entry in reversed(self._new_directories):
             with suppress(OSError):
-                descriptor = self._opened(entry.path)
+                descriptor = self._open(entry.path)
                 try:
                     os.fchmod(descriptor, entry.mode & 0o777 & ~self._mask)
                     if times:
@@ -180,18 +180,18 @@ class LocalTree:
             os.close(self._at[1])
         os.close(self._root)
 
-    def _parted(self, path: str) -> tuple[int, str]:
+    def _locate(self, path: str) -> tuple[int, str]:
         """Return the descriptor of the directory of ``path``, open until the next call, and the last name."""
         lead, _, name = path.rpartition("/")
         _check(path)
         if self._at is None or self._at[0] != lead:
-            descriptor = self._opened(lead)
+            descriptor = self._open(lead)
             if self._at is not None:
                 os.close(self._at[1])
             self._at = lead, descriptor
         return self._at[1], name
 
-    def _opened(self, path: str) -> int:
+    def _open(self, path: str) -> int:
         """Open a directory below the root, following no links."""
         # Part by part with O_NOFOLLOW: a machine could send a link to / and then a file "below" it.
         descriptor = os.dup(self._root)

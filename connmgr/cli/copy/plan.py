@@ -189,7 +189,7 @@ def plan(
     What an operand names itself is neither excluded nor left out for its kind.
     """
     there = {entry.path: entry for entry in target}
-    included = _included(source, excludes)
+    included = _without_excludes(source, excludes)
     # A tree that is copied whole goes as one archive of its directory, without a list of members.
     whole = len(included) == len(source)
     # The directories that something is in: an archive of their files brings them, too.
@@ -224,18 +224,18 @@ def plan(
     return CopyPlan(directories, files, links, leaves, whole)
 
 
-def _included(source: Iterable[TreeEntry], excludes: Sequence[str]) -> list[TreeEntry]:
+def _without_excludes(source: Iterable[TreeEntry], excludes: Sequence[str]) -> list[TreeEntry]:
     out: set[str] = set()
     included = []
     for entry in source:
-        if entry.path and (entry.path.rpartition("/")[0] in out or _excluded(entry.path, excludes)):
+        if entry.path and (entry.path.rpartition("/")[0] in out or _is_excluded(entry.path, excludes)):
             out.add(entry.path)
         else:
             included.append(entry)
     return included
 
 
-def _excluded(path: str, patterns: Sequence[str]) -> bool:
+def _is_excluded(path: str, patterns: Sequence[str]) -> bool:
     """Whether a pattern matches: one with a slash the whole path, others the last name."""
     parts = path.split("/")
     for pattern in patterns:
@@ -287,11 +287,11 @@ class CopyReport:
     def summary(self, *, timed: bool = True) -> str:
         """Return all counts as a line, with the time that they took if ``timed``."""
         # Imported here, as in tell(): a single file has no summary.
-        from connmgr.cli.output import amount, counted
+        from connmgr.cli.output import amount, plural
 
         duration = f" in {time.monotonic() - self.began:.1f} s" if timed else ""
         parts = [
-            f"{counted(self.files, 'file')}, {amount(self.bytes)}{duration}",
+            f"{plural(self.files, 'file')}, {amount(self.bytes)}{duration}",
             *([f"{self.equal} equal"] if self.equal else []),
             *([f"{self.left} left out (links need -a)"] if self.left else []),
             *([f"{len(self.failures)} failed"] if self.failures else []),

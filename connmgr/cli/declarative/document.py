@@ -22,17 +22,17 @@ from connmgr.cli.declarative.plan import (
     Stored,
     To,
     carry_out,
-    folded,
+    fold,
+    in_order,
     is_secret,
     judge,
-    mapped,
-    marked,
-    ordered,
+    map_marked,
+    map_values,
     show,
     without_nulls,
 )
 from connmgr.cli.exits import Failure
-from connmgr.cli.output import counted, json_option, print_json
+from connmgr.cli.output import json_option, plural, print_json
 from connmgr.cli.progress import waiting
 from connmgr.client import LOCAL_MACHINE, Client
 
@@ -92,8 +92,8 @@ def apply(file: Any, *, prune: bool, yes: bool, as_json: bool) -> None:
         stored = Stored(client)
         entries, paths = read(_content(file), stored)
         there = set(categories(client))
-        new_categories = [path for path in paths if folded(path) not in {*there, ("default",)}]
-        entries = ordered(entries)
+        new_categories = [path for path in paths if fold(path) not in {*there, ("default",)}]
+        entries = in_order(entries)
         going = judge(entries, stored, prune=prune)
     every = [*entries, *going]
     has_changes = new_categories or any(entry.outcome in DONE for entry in every)
@@ -138,7 +138,7 @@ def _summary(entries: Sequence[Entry]) -> str:
     counts = Counter(UNCHANGED if entry.outcome == PRESENT else entry.outcome for entry in entries)
     order = [*DONE.values(), *DONE, UNCHANGED, DIFFERENT, LEFT_OUT]
     parts = [f"{counts[outcome]} {outcome}" for outcome in order if counts[outcome]]
-    return f"{counted(len(entries), 'connection')}: {', '.join(parts)}" if parts else "0 connections"
+    return f"{plural(len(entries), 'connection')}: {', '.join(parts)}" if parts else "0 connections"
 
 
 VERSION = 1
@@ -161,8 +161,8 @@ def document_of(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[s
         info = stored.infos[id]
         defaults = stored.defaults(info["rawData"])
         data = {name: value for name, value in without_nulls(info["rawData"]).items() if value != defaults.get(name)}
-        data = marked(stored.schema(info["type"]), REFERENCE, data, lambda _, value: names.get(value, value))
-        data = mapped(data, lambda value: dict(KEPT) if is_secret(value) else value)
+        data = map_marked(stored.schema(info["type"]), REFERENCE, data, lambda _, value: names.get(value, value))
+        data = map_values(data, lambda value: dict(KEPT) if is_secret(value) else value)
         head = {"name": shorts[id], "category": "/".join(info["category"]), "type": data.pop("type")}
         # The local machine has the same uuid in every vault. Other connections need theirs if they share a name.
         uuid = {"uuid": id} if id == LOCAL_MACHINE or counts[wholes[id]] > 1 else {}
@@ -206,8 +206,8 @@ class _Names:
             if entry.key in self._entries:
                 entry.key = f"{entry.key} ({entry.id})"
             self._entries[entry.key] = entry
-            whole = "/".join(folded((*(entry.category or ()), *entry.path)))
-            for name in {whole, "/".join(folded(entry.path)), *([entry.id] if entry.id else [])}:
+            whole = "/".join(fold((*(entry.category or ()), *entry.path)))
+            for name in {whole, "/".join(fold(entry.path)), *([entry.id] if entry.id else [])}:
                 self._own.setdefault(name, []).append(entry)
         self._theirs: dict[str, list[str]] = {}
         for id, info in stored.infos.items():
@@ -223,16 +223,16 @@ class _Names:
         if kind not in self._stored.types:
             raise Failure(f"{entry.key}: no type is called {kind!r}; `connmgr add --schema` lists the types.")
         schema = self._stored.schema(kind)
-        marked(schema, SECRET, entry.data, lambda at, value: _check_secret(entry.key, at, value))
+        map_marked(schema, SECRET, entry.data, lambda at, value: _check_secret(entry.key, at, value))
         paths: list[tuple[str, ...]] = []
 
-        def referred(at: str, value: Any) -> To | str:
+        def refer(at: str, value: Any) -> To | str:
             target, path = self._resolve(f"{entry.key}: {at}", value)
             paths.append(path)
             return target
 
-        entry.data = marked(schema, REFERENCE, entry.data, referred)
-        above = folded(entry.path[:-1])
+        entry.data = map_marked(schema, REFERENCE, entry.data, refer)
+        above = fold(entry.path[:-1])
         if above and above not in paths:
             raise Failure(f"{entry.key}: its name says that it runs over {'/'.join(above)}, but its data does not.")
 
@@ -240,10 +240,10 @@ class _Names:
         """Return the connection that ``value`` names, and its path."""
         if not isinstance(value, str):
             raise Failure(f"{where} must be the name of a connection.")
-        name = "/".join(folded(value.split("/")))
+        name = "/".join(fold(value.split("/")))
         own, theirs = self._own.get(name, []), self._theirs.get(name, [])
         if len(own) == 1:
-            return To(own[0].key), folded(own[0].path)
+            return To(own[0].key), fold(own[0].path)
         if not own and len(theirs) == 1:
             return theirs[0], tuple(self._stored.infos[theirs[0]]["name"])
         if own or theirs:
@@ -260,7 +260,7 @@ def _entry(member: Any, where: str) -> Entry:
         raise Failure(f"{where}: type is missing; `connmgr add --schema` lists the types.")
     path, category = tuple(member["name"].split("/")), _category(member.get("category") or "default", where)
     data = {"type": member["type"], **(member.get("data") or {})}
-    key = "/".join(folded((*category, *path)))
+    key = "/".join(fold((*category, *path)))
     labels = _labels(member.get("labels"), where)
     entry = Entry(key, data, name=path[-1], path=path, category=category, id=member.get("uuid"), renames=True)
     entry.labels = labels
@@ -316,11 +316,11 @@ def load(text: str, file: str, decrypt: Callable[[str], str | None] = lambda _: 
     class Loader(safe):  # type: ignore[misc]
         """A class of its own, because constructors are registered by class."""
 
-    def vaulted(_: SafeLoader, node: Any) -> Any:
+    def decrypt_value(_: SafeLoader, node: Any) -> Any:
         plain = decrypt(str(node.value))
         return ENCRYPTED if plain is None else plain
 
-    Loader.add_constructor("!vault", vaulted)
+    Loader.add_constructor("!vault", decrypt_value)
     Loader.add_constructor("!unsafe", lambda _, node: str(node.value))
     try:
         return yaml.load(text, Loader)  # noqa: S506 - a safe loader

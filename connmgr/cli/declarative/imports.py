@@ -26,7 +26,7 @@ from connmgr.ansible_inventory import (
 )
 from connmgr.cli.connect import ask_passphrase, connect
 from connmgr.cli.declarative.document import load
-from connmgr.cli.declarative.plan import LEFT_OUT, NEW, Entry, Stored, To, carry_out, judge_import, ordered, show
+from connmgr.cli.declarative.plan import LEFT_OUT, NEW, Entry, Stored, To, carry_out, in_order, judge_import, show
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import waiting
@@ -42,7 +42,7 @@ _ITERATIONS = 10_000
 _KEY_BYTES, _BLOCK_BYTES = 32, 16
 
 
-class Opened(str):
+class DecryptedText(str):
     """A text that was encrypted."""
 
     __slots__ = ()
@@ -57,7 +57,7 @@ class VaultPasswords:
     def __bool__(self) -> bool:
         return bool(self._passwords)
 
-    def opened(self, text: str) -> Opened | None:
+    def decrypt(self, text: str) -> DecryptedText | None:
         """Return what was encrypted, or None if no password opens ``text`` or it is malformed."""
         head, _, body = text.strip().partition("\n")
         version = head.removeprefix(VAULT).split(";")
@@ -72,11 +72,11 @@ class VaultPasswords:
             keys = hashlib.pbkdf2_hmac("sha256", password, salt, _ITERATIONS, 2 * _KEY_BYTES + _BLOCK_BYTES)
             cipher_key, code_key, counter = keys[:32], keys[32:64], keys[64:]
             if hmac.compare_digest(hmac.digest(code_key, content, "sha256"), code):
-                return _decrypted(content, cipher_key, counter)
+                return _decrypt(content, cipher_key, counter)
         return None
 
 
-def _decrypted(content: bytes, key: bytes, counter: bytes) -> Opened | None:
+def _decrypt(content: bytes, key: bytes, counter: bytes) -> DecryptedText | None:
     # Imported here, because few imports need it.
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -84,7 +84,7 @@ def _decrypted(content: bytes, key: bytes, counter: bytes) -> Opened | None:
     padded = decryptor.update(content) + decryptor.finalize()
     try:
         # PKCS#7: each byte of the padding is its length.
-        return Opened(padded[: -padded[-1]].decode())
+        return DecryptedText(padded[: -padded[-1]].decode())
     except (IndexError, UnicodeDecodeError):
         return None
 
@@ -97,14 +97,14 @@ def read(path: Path, passwords: VaultPasswords | None = None) -> Inventory:
     passwords = passwords or VaultPasswords()
     text = path.read_text("utf-8", "replace")
     if text.startswith(VAULT):
-        opened = passwords.opened(text)
+        opened = passwords.decrypt(text)
         if opened is None:
             why = "no given password opens it" if passwords else "give its password (--vault-password-file)"
             raise Failure(f"{path} is encrypted by ansible-vault: {why}.")
         text = opened
     inventory = Inventory()
     if path.suffix in (".yml", ".yaml", ".json") or text.lstrip().startswith("---"):
-        _read_yaml(inventory, load(text, str(path), passwords.opened), str(path))
+        _read_yaml(inventory, load(text, str(path), passwords.decrypt), str(path))
         return inventory
     try:
         read_ini(inventory, text.splitlines(), str(path))
@@ -371,15 +371,17 @@ def _entries(file: Path, passwords: VaultPasswords) -> Iterator[Entry]:
             yield host
             continue
         host.secrets = _secrets(host, variables)
-        host.note = "; ".join([note, *(f"also in {group}" for group in groups[1:]), *_untaken(host, variables)])
+        host.note = "; ".join(
+            [note, *(f"also in {group}" for group in groups[1:]), *_unused_variables(host, variables)]
+        )
         if host.data["type"] == "local":
             # The local machine stays in its category.
             host.category = None
         yield host
-        yield from _elevated(host, variables)
+        yield from _become_entry(host, variables)
 
 
-def _elevated(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
+def _become_entry(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
     """Yield the elevated connection in ``host`` for its ansible_become, if it has one."""
     try:
         if (text_of(variables, "ansible_become") or "no").lower() not in ("yes", "true", "1", "on"):
@@ -391,8 +393,12 @@ def _elevated(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
         yield left_out
         return
     key = f"{host.key}/{user}"
-    password = next((secret for name in SECRETS_OF_BECOME if isinstance(secret := variables.get(name), Opened)), None)
-    unread = [name for name in SECRETS_OF_BECOME if name in variables and not isinstance(variables[name], Opened)]
+    password = next(
+        (secret for name in SECRETS_OF_BECOME if isinstance(secret := variables.get(name), DecryptedText)), None
+    )
+    unread = [
+        name for name in SECRETS_OF_BECOME if name in variables and not isinstance(variables[name], DecryptedText)
+    ]
     secrets = [f"{variable} is not read: {_asks(key, 'password')}" for variable in unread]
     yield Entry(
         key,
@@ -418,7 +424,9 @@ WITH_SECRETS = "if added, with secrets that ansible-vault had encrypted"
 
 def _secrets(host: Entry, variables: Mapping[str, Any]) -> dict[str, str]:
     """Return the secrets of a host that ansible-vault had encrypted, by their places in the data."""
-    opened = {field: str(variables[name]) for name, field in SECRETS.items() if isinstance(variables.get(name), Opened)}
+    opened = {
+        field: str(variables[name]) for name, field in SECRETS.items() if isinstance(variables.get(name), DecryptedText)
+    }
     if host.data["type"] == "local":
         return {}
     # A passphrase needs the key that it opens.
@@ -427,7 +435,7 @@ def _secrets(host: Entry, variables: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _untaken(host: Entry, variables: Mapping[str, Any]) -> Iterator[str]:
+def _unused_variables(host: Entry, variables: Mapping[str, Any]) -> Iterator[str]:
     """Yield notes on variables of a host that its connection does not take over."""
     name = host.key
     if host.secrets:
@@ -454,7 +462,7 @@ def run_import(
     client = connect()
     above = None if category is None else category_path(client, category)
     with waiting("reading and comparing"):
-        entries = ordered(_placed(read(), above))
+        entries = in_order(_in_category(read(), above))
         judge_import(entries, Stored(client), update=update)
     for entry in entries:
         if entry.outcome == NEW:
@@ -475,7 +483,7 @@ def _give(entry: Entry) -> None:
         inner[name] = secret
 
 
-def _placed(entries: Iterable[Entry], above: tuple[str, ...] | None) -> Iterator[Entry]:
+def _in_category(entries: Iterable[Entry], above: tuple[str, ...] | None) -> Iterator[Entry]:
     """Yield ``entries``, each in the category that it names below ``above``."""
     for entry in entries:
         if above is not None:

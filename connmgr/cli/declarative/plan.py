@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from connmgr.cli.exits import Failure
-from connmgr.cli.output import counted, print_json, print_table
+from connmgr.cli.output import plural, print_json, print_table
 from connmgr.cli.progress import waiting
-from connmgr.cli.selection import described
+from connmgr.cli.selection import infos_of_type
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
 
 KEPT = {"secret": "kept"}
@@ -32,7 +32,7 @@ class Stored:
 
     def __init__(self, client: Client, kind: str = "*") -> None:
         self.types = {type_.name: type_.schema for type_ in client.connection.types()}
-        self.infos = {info["connection"]: info for info in described(client, kind)}
+        self.infos = {info["connection"]: info for info in infos_of_type(client, kind)}
         self._by_name: dict[tuple[str, ...], list[str]] = {}
         self._by_data: dict[str, str] = {}
         for id, info in self.infos.items():
@@ -46,7 +46,7 @@ class Stored:
 
     def with_path(self, path: Iterable[str]) -> list[str]:
         """Return the ids of the connections with this path."""
-        return self._by_name.get(folded(path), [])
+        return self._by_name.get(fold(path), [])
 
     def equal(self, data: Mapping[str, Any]) -> str | None:
         """Return the id of a connection with this ``data``, which has no secrets."""
@@ -88,12 +88,14 @@ def is_secret(value: Any) -> bool:
     return isinstance(value, Mapping) and "encryptedToken" in value
 
 
-def folded(path: Iterable[str]) -> tuple[str, ...]:
+def fold(path: Iterable[str]) -> tuple[str, ...]:
     """Return names in the form in which the vault compares paths."""
     return tuple("".join(map(str.lower, name)).replace("/", "_") for name in path)
 
 
-def marked(schema: Mapping[str, Any], mark: str, value: Any, change: Callable[[str, Any], Any], at: str = "") -> Any:
+def map_marked(
+    schema: Mapping[str, Any], mark: str, value: Any, change: Callable[[str, Any], Any], at: str = ""
+) -> Any:
     """Return a copy of ``value`` with ``change(place, part)`` in place of each part that the JSON ``schema`` marks."""
     if value is None:
         return None
@@ -102,22 +104,22 @@ def marked(schema: Mapping[str, Any], mark: str, value: Any, change: Callable[[s
     if isinstance(value, Mapping):
         parts = schema.get("properties", {})
         return {
-            name: marked(parts.get(name, {}), mark, inner, change, f"{at}.{name}".lstrip("."))
+            name: map_marked(parts.get(name, {}), mark, inner, change, f"{at}.{name}".lstrip("."))
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [marked(schema.get("items", {}), mark, inner, change, at) for inner in value]
+        return [map_marked(schema.get("items", {}), mark, inner, change, at) for inner in value]
     return value
 
 
-def mapped(data: Any, change: Callable[[Any], Any]) -> Any:
+def map_values(data: Any, change: Callable[[Any], Any]) -> Any:
     """Return a copy of ``data`` with ``change`` applied to every value that is neither a list nor a plain dict."""
     changed = change(data)
     if changed is not data:
         return changed
     if isinstance(data, Mapping):
-        return {name: mapped(value, change) for name, value in data.items()}
-    return [mapped(value, change) for value in data] if isinstance(data, list) else data
+        return {name: map_values(value, change) for name, value in data.items()}
+    return [map_values(value, change) for value in data] if isinstance(data, list) else data
 
 
 NEW, ADDED, CHANGES, CHANGED, PRESENT = "new", "added", "changes", "changed", "there already"
@@ -170,14 +172,14 @@ class Entry:
     def over(self) -> list[str]:
         """The keys of the entries that it runs over."""
         keys: list[str] = []
-        mapped(self.data, lambda value: keys.append(value.key) if isinstance(value, To) else value)
+        map_values(self.data, lambda value: keys.append(value.key) if isinstance(value, To) else value)
         return keys
 
     def leave_out(self, note: str) -> None:
         self.outcome, self.note = LEFT_OUT, note
 
 
-def ordered(entries: Iterable[Entry]) -> list[Entry]:
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
     """Return ``entries``, each after those that it runs over; those that run over themselves are left out."""
     by_key = {entry.key: entry for entry in entries}
     result: dict[str, Entry] = {}
@@ -215,7 +217,7 @@ def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> N
         if same is not None:
             settle(entry, same, stored if update else None)
         elif len(alike) == 1:
-            entry.data = updated(without_nulls(stored.infos[alike[0]]["rawData"]), entry.data, entry.states)
+            entry.data = update_data(without_nulls(stored.infos[alike[0]]["rawData"]), entry.data, entry.states)
             fields = stored.differences(alike[0], entry.data)
             if update or not fields:
                 settle(entry, alike[0], stored if update else None)
@@ -226,7 +228,9 @@ def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> N
             entry.outcome, entry.note = DIFFERENT, "several connections have this name: change or remove them first"
 
 
-def updated(stored: Mapping[str, Any], data: Mapping[str, Any], states: frozenset[str], at: str = "") -> dict[str, Any]:
+def update_data(
+    stored: Mapping[str, Any], data: Mapping[str, Any], states: frozenset[str], at: str = ""
+) -> dict[str, Any]:
     """Return the stored data ``stored`` with the fields of ``data``, and without others that the source ``states``.
 
     A field may be stated only in part. It stays as it is where it was made otherwise, such as an ``identity`` whose key
@@ -239,7 +243,7 @@ def updated(stored: Mapping[str, Any], data: Mapping[str, Any], states: frozense
             parts = after if isinstance(after, Mapping) else {}
             own = {part for part in before if f"{place}.{part}" not in states}
             result[name] = (
-                before if own and parts.keys().isdisjoint(before) else updated(before, parts, states, f"{place}.")
+                before if own and parts.keys().isdisjoint(before) else update_data(before, parts, states, f"{place}.")
             )
         elif name in data:
             result[name] = after
@@ -254,9 +258,9 @@ def settle(entry: Entry, id: str, stored: Stored | None) -> None:
     if stored is None:
         return
     entry.changed = stored.differences(id, entry.data)
-    if entry.category is not None and folded(entry.category) != stored.category(id):
+    if entry.category is not None and fold(entry.category) != stored.category(id):
         entry.changed.insert(0, "category")
-    if entry.renames and folded([entry.name])[0] != stored.infos[id]["name"][-1]:
+    if entry.renames and fold([entry.name])[0] != stored.infos[id]["name"][-1]:
         entry.changed.insert(0, "name")
     if entry.labels is not None and entry.labels != stored.infos[id]["labels"]:
         entry.changed.insert(0, "labels")
@@ -277,7 +281,7 @@ def _is_reached(entry: Entry, entries: Mapping[str, Entry]) -> bool:
 
 def resolve(data: dict[str, Any], entries: Mapping[str, Entry]) -> dict[str, Any]:
     """Return ``data`` with the ids of the entries that are already stored."""
-    resolved: dict[str, Any] = mapped(
+    resolved: dict[str, Any] = map_values(
         data, lambda value: entries[value.key].id or value if isinstance(value, To) else value
     )
     return resolved
@@ -298,7 +302,7 @@ def carry_out(
     paths = [list(path) for path in categories]
     if not (new or changes or removals or paths):
         return
-    count = counted(len(new) + len(changes) + len(removals), "connection")
+    count = plural(len(new) + len(changes) + len(removals), "connection")
     labels = {entry.key: str(number) for number, entry in enumerate(new)}
     fields: dict[str, Any] = {
         "add": [_body(entry, labels) | {"label": labels[entry.key], "name": entry.name} for entry in new],
@@ -320,7 +324,7 @@ def carry_out(
 
 
 def _body(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
-    data = mapped(entry.data, lambda value: {"label": labels[value.key]} if isinstance(value, To) else value)
+    data = map_values(entry.data, lambda value: {"label": labels[value.key]} if isinstance(value, To) else value)
     more = {} if entry.labels is None else {"labels": entry.labels}
     return {"data": data, **more} | ({} if entry.category is None else {"category": list(entry.category)})
 
@@ -388,7 +392,7 @@ def _match(entries: Sequence[Entry], stored: Stored) -> None:
         matches |= {entry.id} if entry.id else set()
 
     def here(entry: Entry) -> list[str]:
-        return places.get((folded(entry.category or ()), folded(entry.path)), [])
+        return places.get((fold(entry.category or ()), fold(entry.path)), [])
 
     def same(entry: Entry) -> list[str]:
         return alike.get(_looks(stored, resolve(entry.data, by_key)), [])
@@ -405,7 +409,7 @@ def _match(entries: Sequence[Entry], stored: Stored) -> None:
 
 def _looks(stored: Stored, data: Mapping[str, Any]) -> str:
     """Return ``data`` as text, without secrets."""
-    blank = mapped(data, lambda value: KEPT if is_secret(value) else value)
+    blank = map_values(data, lambda value: KEPT if is_secret(value) else value)
     return stored.whole(_with_secrets(blank, None, [], ""))
 
 
@@ -461,6 +465,6 @@ def _superfluous(entries: Sequence[Entry], stored: Stored) -> list[Entry]:
                 raise Failure(f"{entry.key} runs over {going[value]}, which is not in the file: --prune removes that.")
             return value
 
-        mapped(entry.data, refuse)
+        map_values(entry.data, refuse)
     superfluous = [Entry(key, id=id, outcome=GOES) for id, key in going.items()]
     return sorted(superfluous, key=lambda entry: entry.key)
