@@ -10,6 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from connmgr.cancellation import NEVER, Cancellation
+from connmgr.errors import Busy
+
 Item = TypeVar("Item")
 
 STRANGER = ""
@@ -100,6 +103,57 @@ def refused(count: int, holder: str | None, held: Iterable[str | None]) -> str |
     if tokens.count(holder) >= of_one:
         return f"the token has {of_one} of them, its share"
     return f"tokens have {together} of them, their share" if len(tokens) >= together else None
+
+
+SCANS = 2
+"""How many programs that read whole files, for checksums and searches, a token may have at a time on a connection."""
+
+SCAN_SECONDS = 600.0
+"""Longest wait for such a program's turn."""
+
+
+class Queues:
+    """Has one token do ``count`` pieces of work at a time on one connection, and the next ones after these.
+
+    The owner never waits. Safe to use from several threads.
+    """
+
+    def __init__(self, count: int = SCANS, longest: float = SCAN_SECONDS) -> None:
+        self._count, self._longest = count, longest
+        self._changed = threading.Condition()
+        self._under_way: Counter[tuple[str, str]] = Counter()
+
+    @contextmanager
+    def turn(self, holder: str | None, connection: str, cancellation: Cancellation = NEVER) -> Iterator[None]:
+        """Wait for the turn of ``holder`` on ``connection``, and have it during the block.
+
+        :raises Busy: it did not come within ``longest`` seconds.
+        :raises connmgr.errors.CommandCancelled: nobody wants the work any more.
+        """
+        if holder is None:
+            yield
+            return
+        key = holder, connection
+        with cancellation.waking(self._wake), self._changed:
+            may_begin = self._changed.wait_for(
+                lambda: self._under_way[key] < self._count or cancellation.cancelled, self._longest
+            )
+            cancellation.require()
+            if not may_begin:
+                raise Busy(f"{self._count} searches and checksums of the token run there; try again later.")
+            self._under_way[key] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way[key] -= 1
+                if not self._under_way[key]:
+                    del self._under_way[key]
+                self._changed.notify_all()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 REST = 10.0

@@ -10,12 +10,20 @@ import flask
 from connmgr import errors
 from connmgr.api.answer import as_pieces, listing_pieces
 from connmgr.api.body import LISTED_VALUES
-from connmgr.api.context import RequestContext, detail, request_context, require_client, while_valid
+from connmgr.api.context import (
+    RequestContext,
+    cancellation,
+    detail,
+    request_context,
+    require_client,
+    while_valid,
+)
 from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, passed_file, place_of
 from connmgr.api.keeping import CHANGED, NO_COPY_OF, keeping, kept
 from connmgr.api.running import EXAMPLE
+from connmgr.api.services import services
 from connmgr.contract.fs import (
     ChecksumResponse,
     ChecksumsResponse,
@@ -99,7 +107,9 @@ def checksum(request: MembersRequest) -> flask.Response:
     computes. If the machine is lost, the HTTP connection ends before the answer does.
     """
     context = request_context()
-    sums = Checksums(context.resources.enter_context(place_of(request)), request.path, request.members)
+    place = context.resources.enter_context(place_of(request))
+    context.resources.enter_context(services().scans.turn(context.holder, request.connection, cancellation()))
+    sums = Checksums(place, request.path, request.members)
     context.resources.callback(sums.close)
     pieces = _counted(listing_pieces(sums, ChecksumResponse), context, lambda: {"files": sums.count})
     return as_pieces(pieces, "application/json")

@@ -323,7 +323,8 @@ def search(request: SearchRequest) -> SearchResponse:
     with path rules the daemon reads the files itself, which takes longer.
     """
     sought = SearchedText(request.text, request.names, request.most, request.ignore_case)
-    with place_of(request) as place:
+    turn = services().scans.turn(caller().holder, request.connection, cancellation())
+    with place_of(request) as place, turn:
         lines, complete = search_lines(place, request.path, sought, request.timeout)
     detail(lines=len(lines))
     return SearchResponse(lines=[message_of(FoundLine, line) for line in lines], complete=complete)

@@ -40,7 +40,7 @@ from connmgr.runs.runs import Runs
 from connmgr.schedules.schedules import Schedules
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
-from connmgr.shares import Computing, Pace, Shares, of_tokens, waiting
+from connmgr.shares import Computing, Pace, Queues, Shares, of_tokens, waiting
 from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers
 from connmgr.terminals.terminals import Terminals
@@ -195,6 +195,9 @@ class Services:
     snapshots: Snapshots
     upgrades: Pace
     """The pace at which a token's requests become streams."""
+
+    scans: Queues
+    """The turns of a token's programs that read whole files on a connection's machine."""
 
     blobs: Blobs
     audit: AuditLog

@@ -46,7 +46,7 @@ from connmgr.schedules.schedules import Schedules
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
-from connmgr.shares import Computing, Pace
+from connmgr.shares import Computing, Pace, Queues
 from connmgr.shell.commands import Grounds
 from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers
@@ -163,6 +163,7 @@ def open_services(
             days=settings.undo_days,
         ),
         upgrades=Pace(),
+        scans=Queues(),
         blobs=blobs,
         audit=audit,
         subject_names=names,

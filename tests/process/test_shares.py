@@ -8,19 +8,22 @@ import io
 import json
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 from marshmallow import ValidationError
 
 from connmgr.api import body
+from connmgr.cancellation import Cancellation
 from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
-from connmgr.errors import InvalidRequest
+from connmgr.errors import Busy, CommandCancelled, InvalidRequest
 from connmgr.fields import Text
 from connmgr.paths import socket_of
-from connmgr.shares import REST, Pace, Shares, room
+from connmgr.shares import REST, SCANS, Pace, Queues, Shares, room
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
@@ -323,6 +326,64 @@ def test_stalled_uploads_of_a_token_leave_slots_to_the_owner_and_end(own_daemon:
     )
     assert own_daemon.client.shell.exec(LOCAL, "echo served").stdout == "served"
     eventually_equal(lambda: own_daemon.client.daemon.status().slots.in_use, 0, "stalled uploads hold slots for long")
+
+
+def test_a_token_runs_two_programs_at_a_time_that_read_whole_files(own_daemon: Daemon, tmp_path: Path) -> None:
+    holder = create(own_daemon, "fs.read")
+    own_daemon.client.shell.start(LOCAL)
+    large, found = tmp_path / "large", []
+    with large.open("wb") as file:
+        file.truncate(300 << 20)
+    asking = [
+        threading.Thread(target=lambda: found.append(holder.ok("/fs/checksum", connection=LOCAL, path=str(large))))
+        for _ in range(5)
+    ]
+    for one in asking:
+        one.start()
+    most = 0
+    while any(one.is_alive() for one in asking):
+        names = []
+        for one in psutil.Process(own_daemon.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                names.append(one.name())
+        most = max(most, sum(name in {"sha256sum", "openssl"} for name in names))
+        time.sleep(0.005)
+    assert len(found) == 5
+    assert len({one["entries"][0]["sha256"] for one in found}) == 1
+    assert 1 <= most <= SCANS
+
+
+def test_work_of_a_token_on_one_connection_has_turns_and_the_owner_none() -> None:
+    queues = Queues(count=1, longest=0.05)
+    with queues.turn("a", "here"):
+        with queues.turn("a", "there"), queues.turn("b", "here"), queues.turn(None, "here"), queues.turn(None, "here"):
+            pass
+        with pytest.raises(Busy, match="run there"), queues.turn("a", "here"):
+            pass
+    with queues.turn("a", "here"):
+        pass
+    assert not queues._under_way
+
+
+def test_a_client_that_leaves_waits_for_no_turn() -> None:
+    queues, leaving = Queues(count=1), Cancellation()
+    failed: list[CommandCancelled] = []
+
+    def wait() -> None:
+        try:
+            with queues.turn("a", "here", leaving):
+                pass
+        except CommandCancelled as error:
+            failed.append(error)
+
+    with queues.turn("a", "here"):
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        eventually(lambda: queues._changed._waiters, "nobody waits")  # type: ignore[attr-defined]
+        leaving.cancel()
+        waiter.join(DEADLINE_SECONDS)
+        assert failed
+    assert not queues._under_way
 
 
 def test_a_holder_gets_its_share_the_rest_waits_and_nothing_is_lost() -> None:
