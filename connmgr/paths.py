@@ -27,6 +27,28 @@ CREDENTIAL_VARIABLES = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, API_KEY_FILE_VARIAB
 
 MAX_FILE_BYTES = 4096
 
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a file of ours is made: never the file, or the target of a link, that somebody has put in its place."""
+
+
+def replace_file(path: Path, content: bytes, *, is_durable: bool = True) -> None:
+    """Replace the content of ``path``, mode 0600, whole or not at all; what ``is_durable`` survives a loss of power.
+
+    :raises OSError: it cannot be written; the earlier content is still there.
+    """
+    fresh = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    descriptor = os.open(fresh, CREATE, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            if is_durable:
+                file.flush()
+                os.fsync(descriptor)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
 
 def value_of(environ: Mapping[str, str], variable: str) -> str | None:
     """Return the value of a ``variable``, None if it is not set.

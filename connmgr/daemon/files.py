@@ -20,12 +20,10 @@ from pathlib import Path
 
 from connmgr import __version__
 from connmgr.errors import StartupError
-from connmgr.paths import Whereabouts, daemon_file_of, read_daemon_file, socket_of
+from connmgr.paths import CREATE, Whereabouts, daemon_file_of, read_daemon_file, replace_file, socket_of
 from connmgr.processes import is_trusted, is_unmapped, start_of
 from connmgr.secrets.vault_key import EncryptedKeyFile, KeyFile, Keyring, KeyStore
 from connmgr.settings import Settings
-
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 MAX_API_KEY_FILE_BYTES = 200
 MAX_AUTH_FILE_BYTES = 100
@@ -88,17 +86,9 @@ def replace_private(path: Path, text: str) -> None:
 
     :raises StartupError: it cannot be written.
     """
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(fresh, CREATE, 0o600)
-        try:
-            os.write(descriptor, text.encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        fresh.replace(path)
+        replace_file(path, text.encode())
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise StartupError(f"The file {path} cannot be written: {error.strerror}.") from error
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from connmgr.errors import StartupError
+from connmgr.paths import CREATE
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -219,11 +220,10 @@ class KeyFile:
                 raise StartupError(f"{why} The key is in both places; repeat the command.") from error
 
     def write_next(self, key: VaultKey) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         content = self.sealed(key)
         with self._directory() as directory:
             try:
-                descriptor = os.open(self._next, flags, 0o600, dir_fd=directory)
+                descriptor = os.open(self._next, CREATE, 0o600, dir_fd=directory)
             except OSError as error:
                 raise StartupError(f"Cannot create the key file {self._name(self._next)}: {error.strerror}.") from error
             try:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -36,6 +34,7 @@ from connmgr.errors import (
 from connmgr.links.chain import Target
 from connmgr.links.link import Admission, Lease, Link
 from connmgr.links.table import LinkTable
+from connmgr.paths import replace_file
 from connmgr.plugin import LEAST_SECONDS, Deadline
 from connmgr.printable import in_one_line
 from connmgr.registry import Registry
@@ -297,21 +296,11 @@ class OrphanShells:
 
     def _write(self) -> None:
         try:
-            self._replace()
+            replace_file(self._path, json.dumps(self._shells).encode(), is_durable=False)
         except OSError as error:
             # The shells work without the file. An ended shell that is still named in it is distinguished from other
             # processes by its start time.
             logger.warning("Shells left by a killed daemon may not be found: %s: %s.", self._path.name, error.strerror)
-
-    def _replace(self) -> None:
-        descriptor, name = tempfile.mkstemp(prefix=".shells-", dir=self._path.parent)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(self._shells, file)
-            Path(name).replace(self._path)
-        except BaseException:
-            Path(name).unlink()
-            raise
 
 
 def _kill_left(pid: int, started: float) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from connmgr.errors import RecordingFailed
+from connmgr.paths import CREATE
 from connmgr.shares import give_way, room
 
 SUFFIX = ".cast"
@@ -88,9 +89,7 @@ class Recordings:
                     "There is no room for another recording: those of running terminals use all max-recordings bytes, "
                     "or the token's share of them."
                 )
-            # O_EXCL and O_NOFOLLOW: never the file or the target of a link that somebody has put there.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = os.fdopen(os.open(self._directory / file_name, flags, 0o600), "w", encoding="utf-8")
+            file = os.fdopen(os.open(self._directory / file_name, CREATE, 0o600), "w", encoding="utf-8")
         except OSError as error:
             self._ended(file_name)
             raise RecordingFailed(f"The recording's file cannot be created: {error.strerror}.") from error

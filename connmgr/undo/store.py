@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from connmgr.errors import Busy, IntegrityError
+from connmgr.paths import replace_file
 from connmgr.secrets.sealing import Box
 from connmgr.shares import of_tokens, room
 
@@ -247,7 +247,7 @@ class ChangeStore:
         path = self._directory / f"{name}{_COPY}"
         try:
             if not path.exists():
-                self._write(path, box.seal(content))
+                replace_file(path, box.seal(content))
         except OSError as error:
             raise NoRoomForCopyError(f"the daemon cannot store a copy: {error.strerror}") from error
         return name
@@ -263,21 +263,8 @@ class ChangeStore:
     def _store(self, box: Box, change: FileChange) -> None:
         # A path may be any bytes.
         text = json.dumps(asdict(change) | {"path": os.fsdecode(change.path)})
-        self._write(self._directory / f"{change.id}{_CHANGE}", box.seal(text.encode()))
+        replace_file(self._directory / f"{change.id}{_CHANGE}", box.seal(text.encode()))
         self._changes[change.id] = change
-
-    def _write(self, path: Path, data: bytes) -> None:
-        """Write a file whole or not at all."""
-        descriptor, name = tempfile.mkstemp(dir=self._directory)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except OSError:
-            Path(name).unlink()
-            raise
 
     def _tidy(self) -> None:
         """Remove the changes that are too old."""

@@ -27,6 +27,7 @@ from sqlalchemy.exc import DBAPIError
 
 from connmgr import __version__
 from connmgr.errors import BackupFailed, StartupError
+from connmgr.paths import CREATE
 from connmgr.vault import schema
 from connmgr.vault.backends import inspect_file, open_database, sync_directory
 from connmgr.vault.database import FILE_NAME, Database
@@ -196,7 +197,7 @@ def _appearing(file: Path) -> Iterator[Path]:
     if file.exists():
         raise FileExistsError(None, "it exists already", str(file))
     temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
-    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    os.close(os.open(temporary, CREATE, 0o600))
     try:
         yield temporary
         descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
@@ -431,9 +432,8 @@ def _put_beside(directory: Path, files: Mapping[str, bytes]) -> None:
     written: dict[str, bytes] = {}
     try:
         for name, content in files.items():
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
-                descriptor = os.open(directory / name, flags, 0o600)
+                descriptor = os.open(directory / name, CREATE, 0o600)
             except FileExistsError:
                 raise BackupFailed(f"{directory / name} exists already: move it away before you restore.") from None
             written[name] = content

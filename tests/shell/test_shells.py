@@ -241,7 +241,7 @@ def test_on_a_full_disk_shells_start_and_so_does_the_daemon(small_disk: Path, st
         assert exec_text(daemon.client, connection, "echo hi") == "hi"
     daemon.client.post("/shell/stop", connection=other)
     assert "shells.json: No space left on device" in daemon.stderr()
-    assert list(daemon.data_dir.glob(".shells-*")) == [], "a draft was left"
+    assert list(daemon.data_dir.glob(".shells*")) == [], "a draft was left"
     daemon.kill()
     again = start_daemon(home=small_disk)
     ballast.unlink()
