@@ -71,7 +71,8 @@ def pipe(request: PipeRequest) -> Begin:
     """Start a process whose input, output and standard error are streams of this WebSocket.
 
     The first message is the request, as JSON. Failures come as a frame with an error. The process has neither the
-    directory nor the variables of a shell. It gets HUP when its client leaves.
+    directory nor the variables of a shell. It gets HUP when its client leaves. What has left for a session of its own
+    by then, as daemons do, and what ignores HUP runs on, as after a logout.
     """
     daemon, access = services(), caller().access
     daemon.streams.require_room(caller().holder)
@@ -129,7 +130,7 @@ def _start(
         # Three shells, one after the other, would take longer to start than many a command takes. The settings stand in
         # front of the command, and not in lines of their own, because shells count lines in their messages. bash
         # complains of a locale that the host lacks when it sets it, and not when it is started with it.
-        setting = exports({**variables, "CONNMGR_STREAM": cookie}, b" 2>/dev/null; ").decode()
+        setting = exports(variables, b" 2>/dev/null; ").decode() + f"export CONNMGR_STREAM={cookie}.$$; "
         setting += "" if request.agent else "unset SSH_AUTH_SOCK; "
         channel = link.transport.open_line(f"{setting}{request.command}", timeout=timeout)
         if channel is not None:

@@ -139,6 +139,25 @@ def test_a_client_that_leaves_ends_its_command(hosts: Hosts, tmp_path: Path, hos
         eventually_equal(lambda: ended.exists() and ended.read_text(), "HUP\n", "the command got no HUP")
 
 
+@pytest.mark.parametrize("host", NAMES)
+def test_what_has_left_for_a_session_of_its_own_runs_on(hosts: Hosts, tmp_path: Path, host: str) -> None:
+    """Such as the server of tmux, whose client was the command."""
+    ended, daemon = tmp_path / "ended", tmp_path / "daemon"
+    # A shell runs its traps in the order of the signals' numbers: HUP before USR1.
+    traps = f"trap 'echo HUP >> {daemon}' HUP; trap 'echo USR1 >> {daemon}; exit' USR1"
+    loop = "while :; do sleep 0.1; done"
+    own_session = f'(setsid sh -c "{traps}; echo \\$\\$ > {daemon}; {loop}" </dev/null >/dev/null 2>&1 &)'
+    hosts.ssh(host, "true")
+    script = f"{own_session}; trap 'echo HUP > {ended}; exit' HUP; echo ready; {loop}"
+    with hosts.running(host, script) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"ready\n"
+        pid = int(eventually(lambda: daemon.exists() and daemon.read_text(), "it does not start"))
+    eventually_equal(lambda: ended.exists() and ended.read_text(), "HUP\n", "the command got no HUP")
+    os.kill(pid, signal.SIGUSR1)
+    eventually_equal(lambda: daemon.read_text().split()[1:], ["USR1"], "what runs on was signalled")
+
+
 def test_a_shell_counts_the_lines_of_its_command(hosts: Hosts) -> None:
     for _ in range(3):
         assert "line 2: syntax error" in said(hosts.ssh("web", "true\n)", code=None))[0]

@@ -1,13 +1,13 @@
 # Finds the processes below $root, except those in $spared, and the processes that left its tree, which have $carried in
-# their environment, or whose argv matches $spoken, if that is set. It uses only builtins, grep, and /proc if present,
-# because minimal containers have no ps. One grep reads all states, because a shell reads a file byte by byte. The grep
-# of busybox stops at a NUL, unless -z makes NUL end a line. All processes found are stopped before any is killed, so
-# that none can fork and escape.
+# their environment, unless that is empty, or whose argv matches $spoken, if that is set. It uses only builtins, grep,
+# and /proc if present, because minimal containers have no ps. One grep reads all states, because a shell reads a file
+# byte by byte. The grep of busybox stops at a NUL, unless -z makes NUL end a line. All processes found are stopped
+# before any is killed, so that none can fork and escape.
 processes() {
   states=$(grep -Hsoa '.*) [A-Za-z] [0-9]*' /proc/[0-9]*/stat)
   if [ "$states" ]; then
     carriers=$(
-      grep -lszF "$carried" /proc/[0-9]*/environ
+      [ -z "$carried" ] || grep -lszF "$carried" /proc/[0-9]*/environ
       [ -z "${spoken-}" ] || grep -lsz "$spoken" /proc/[0-9]*/cmdline
     )
     # The name of a process may be *.
