@@ -146,7 +146,11 @@ def _bytes(subjects: list[Subject], directory: Path, *prefix: str, title: str = 
 
 
 def _copies(subjects: list[Subject], connection: str, directory: Path) -> None:
-    """Print how long ``connmgr cp`` takes beside scp over the ControlMaster, both as whole processes."""
+    """Print how long ``connmgr cp`` takes beside scp over the ControlMaster, all as whole processes.
+
+    Unlike scp, what ``connmgr cp`` sends is flushed to the disk there and compared by its SHA-256 before it gets its
+    name. So it also stands beside scp with these two steps, which both ends take at the same time.
+    """
     source, target, back = directory / "one", directory / "copied", directory / "back"
     source.write_bytes(os.urandom(COPIED))
     scp = ["scp", "-q", *subjects[0].words[1:]]
@@ -157,8 +161,21 @@ def _copies(subjects: list[Subject], connection: str, directory: Path) -> None:
         for name, (subject, words, host) in sides.items():
             operands = [str(source), f"{host}:{target}"] if way == "up" else [f"{host}:{source}", str(back)]
             calls[name] = lambda subject=subject, argv=[*words, *operands]: subject.run(*argv)  # type: ignore[misc]
+        if way == "up":
+            calls["scp, sync and sha256"] = lambda: subjects[0].run(
+                "sh", "-c", _checked(subjects[0], scp, source, target)
+            )
         title = f"A file of {COPIED // 1_000_000} MB {way}, as a whole process"
         print_timings(title, interleaved(calls, calls=1, rounds=9), base="scp", repeat=REPEAT)
+
+
+def _checked(ssh: Subject, scp: list[str], source: Path, target: Path) -> str:
+    """Return a line that copies by scp, flushes the copy, and compares the SHA-256 of both files."""
+    digest, ours, theirs = "openssl dgst -r -sha256", f"{source}.sum", f"{target}.sum"
+    copy = shlex.join([*scp, str(source), f"{ssh.host}:{target}"])
+    there = shlex.join([*ssh.words, ssh.host, f"sync {target} & {digest} {target} && wait"])
+    same = f'[ "$(cut -c -64 {ours})" = "$(cut -c -64 {theirs})" ]'
+    return f"{copy} && {{ {digest} {source} >{ours} & {there} >{theirs} && wait && {same}; }}"
 
 
 def _sudo(daemon: Daemon, connection: str, subjects: list[Subject], ssh: list[str], directory: Path) -> None:

@@ -43,6 +43,20 @@ def test_git_pushes_and_clones(hosts: Hosts, tmp_path: Path) -> None:
     check_git(hosts, f"ssh -F {hosts.config}", "web", "ssh://far", tmp_path)
 
 
+@pytest.mark.needs("mosh")
+def test_mosh_starts_its_server_and_takes_keys(hosts: Hosts) -> None:
+    words = [f"--ssh=ssh -F {hosts.config}", "--experimental-remote-ip=remote", "web", "--"]
+    terminal = hosts.terminal_of("mosh", *words, "/bin/sh", "-c", "echo be''gins; read a; echo \"said $a\"; read b")
+    terminal.expect_exact("begins")
+    # As the key Enter does.
+    terminal.send("typed\r")
+    terminal.expect_exact("said typed")
+    terminal.send("\r")
+    terminal.expect_exact("[mosh is exiting.]")
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
 @pytest.fixture
 def root(clean_connmgr: CommandLine, places: Places, running_machine: Machine) -> Iterator[Hosts]:
     """The host ``web+root``: root of a machine, by a password for sudo that is sealed in the vault."""
