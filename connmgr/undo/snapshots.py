@@ -31,6 +31,7 @@ ALL_BYTES = 64 << 20
 """Most bytes of contents in memory, of all commands; the oldest of whoever has the most make room."""
 
 MAX_UNDER_WAY = 1000
+"""Most snapshots of jobs under way, of all tokens; the oldest of whoever has the most makes room."""
 
 Files = dict[bytes, FileState]
 
@@ -109,7 +110,12 @@ class Snapshots:
         with self._lock:
             self._under_way[job] = snapshot
             if len(self._under_way) > MAX_UNDER_WAY:
-                self._under_way.popitem(last=False)
+                counts = Counter(one.keeper.changer.holder for one in self._under_way.values())
+                # Of several with the same number the one that begins now.
+                own = snapshot.keeper.changer.holder
+                most = max(counts, key=lambda holder: (counts[holder], holder == own))
+                oldest = next(job for job, one in self._under_way.items() if one.keeper.changer.holder == most)
+                del self._under_way[oldest]
 
     def ended(self, job: str) -> Snapshot | None:
         """Return the snapshot of a job that has ended, once; None if there is none."""

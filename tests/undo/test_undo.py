@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -436,6 +437,22 @@ def test_contents_that_one_token_needs_displace_its_own_first(monkeypatch: pytes
     assert kept._content(name("web1", None, "other")) == b"xxxx"
     gone = [kept._content(name("web1", None, f"one{number}")) is None for number in range(4)]
     assert gone == [True, False, False, False]
+
+
+def test_snapshots_of_one_token_s_jobs_displace_its_own_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "MAX_UNDER_WAY", 4)
+    kept = snapshots.Snapshots()
+
+    def begin(job: str, holder: str) -> None:
+        keeper: Any = SimpleNamespace(changer=SimpleNamespace(holder=holder))
+        kept.begin(job, snapshots.Snapshot(keeper, [], "job.start", {}))
+
+    begin("first", "modest")
+    for number in range(20):
+        begin(f"many {number}", "greedy")
+    begin("second", "modest")
+    assert [job for job in ("first", "second") if kept.ended(job)] == ["first", "second"]
+    assert [number for number in range(20) if kept.ended(f"many {number}")] == [18, 19]
 
 
 def test_a_content_is_not_another_machine_s_however_that_calls_it() -> None:
