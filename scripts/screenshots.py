@@ -304,7 +304,8 @@ def _settled(page: Page, name: str) -> None:
         page.get_by_text("root@web1.example").first.wait_for()
         page.get_by_text("1 terminal").first.wait_for()
     elif name in {"terminal", "recordings"}:
-        page.locator(".xterm").wait_for()
+        words = {"terminal": "server_name", "recordings": "GET /old/"}
+        page.locator(".xterm-rows > div", has_text=words[name]).first.wait_for()
     page.evaluate("document.activeElement?.blur()")
     page.mouse.move(0, 0)
     # What was asked for is drawn by the second frame.

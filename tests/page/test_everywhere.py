@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
 
-from connmgr.api.page import PAGE
 from tests.api.wire import LOCAL, add, client_of
 from tests.daemon import Daemon
 from tests.deadlines import eventually
 from tests.page.axe import hindrances
 from tests.page.conftest import Visit
+from tests.page.wire import VIEWS
 from tests.rights.wire import create
 
 pytestmark = pytest.mark.needs("chromium", "libatomic")
 
-VIEWS = re.findall(r'^  \[\s*"(?:\w+/)?(\w+)",\s+"\w",', (PAGE / "main.js").read_text(), re.MULTILINE)
 HOSTILE = "<img src=x onerror=alert(1)>\u202e&amp;"
 NAMES = [HOSTILE, "'; DROP TABLE", "web1", "ünïcode 名前"]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-from connmgr.api.page import PAGE
+from tests.page.wire import VIEWS
 from tests.test_layering import ROOT
 
 MOST_BYTES = 1_100_000
 LOOKS = ("desktop-light", "desktop-dark", "phone-light", "phone-dark")
-VIEWS = re.findall(r'^    name: "(\w+)",$', (PAGE / "main.js").read_text(), re.MULTILINE)
 PICTURES = sorted((ROOT / "docs" / "screenshots").iterdir())
 
 

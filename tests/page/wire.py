@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+from connmgr.api.page import PAGE
 from tests.api.wire import Answer, bearer, send
 from tests.daemon import Daemon
+
+VIEWS = re.findall(r'^  \[\s*"(?:\w+/)?(\w+)",\s+"\w",', (PAGE / "main.js").read_text(), re.MULTILINE)
+"""The names of all views, by the table in the page's frame."""
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ function Tokens({ path }) {
   const { answer, error, again } = useAnswer(async () => (await call("/token/query")).tokens.reverse(), [], {
     kind: "token",
   });
-  const begin = html`<button class="primary" onClick=${doing(create)}>Create a token</button>`;
+  const begin = html`<button class="primary" onClick=${doing(() => create(again))}>Create a token</button>`;
   return html`<${Listing} view="tokens" id="id" ...${{ path, error, again }} items=${answer} columns=${TOKEN_COLUMNS} narrow=${[0, 1]} tools=${answer?.length && begin}
     details=${(token) => html`<${TokenDetails} token=${token} again=${again} />`}
     empty=${html`<${Empty} title="Nobody else is let in">
@@ -206,12 +206,13 @@ function TokenDetails({ token, again }) {
     ]} />`;
 }
 
-async function create() {
+async function create(again = () => {}) {
   const created = await openDialog(
     { title: "Create a token", kind: "wide" },
     (close) => html`<${Creation} close=${close} />`,
   );
   if (!created) return;
+  again();
   await openDialog(
     { title: `The token for ${text(created.name)}` },
     (close) => html`
@@ -257,7 +258,7 @@ function Creation({ close }) {
   `;
 }
 
-register({ name: "Create a token", actions: ["token.create"], run: create });
+register({ name: "Create a token", actions: ["token.create"], run: () => create() });
 
 // Approvals: what tokens ask for before it runs, and the decision of whoever may decide.
 

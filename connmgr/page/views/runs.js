@@ -90,7 +90,7 @@ function RunDetails({ id }) {
   } = useAnswer(() => call("/run/info", { run: id, cells: true }, { quiet: true }), [id], {
     kind: "run",
     about: id,
-    every: (found) => (!found || isUnderWay(found)) && RUN_SECONDS,
+    every: (found) => found && isUnderWay(found) && RUN_SECONDS,
   });
   const isOn = !run || isUnderWay(run);
   const [at, choose] = useState(-1);
