@@ -217,19 +217,19 @@ class Addresses:
         if not _is_wildcard(bound):
             self._names.add((f"[{bound}]" if ":" in bound else bound.lower(), port))
         for entry in allowed:
-            found = _HOST.fullmatch(entry.lower())
-            if found:
-                self._names.add((found["name"], int(found["port"] or port)))
+            match = _HOST.fullmatch(entry.lower())
+            if match:
+                self._names.add((match["name"], int(match["port"] or port)))
 
     def includes(self, authority: str) -> bool:
         """Whether ``authority``, a ``Host`` header's value, is one of them."""
         if authority in self._usual:
             return True
-        found = _HOST.fullmatch(authority.lower())
-        if found is None:
+        match = _HOST.fullmatch(authority.lower())
+        if match is None:
             return False
-        port = int(found["port"] or _HTTP_PORT)
-        return (found["name"], port) in self._names or (port == self._port and _is_loopback(found["name"]))
+        port = int(match["port"] or _HTTP_PORT)
+        return (match["name"], port) in self._names or (port == self._port and _is_loopback(match["name"]))
 
     def check(self, environ: Mapping[str, Any], *, browsers: bool) -> None:
         """Refuse a request that comes neither from a program nor from one of our own pages.

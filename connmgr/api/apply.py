@@ -9,9 +9,19 @@ from typing import Any
 from connmgr import errors
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.category import ADD as ADD_CATEGORY
-from connmgr.api.changes import facts_of, publish_categories, publish_changes, publish_removed
 from connmgr.api.connection import REMOVE, SSH
-from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields, end_what_runs, see_off
+from connmgr.api.connection_data import (
+    ADD,
+    UPDATE,
+    ConnectionData,
+    changed_fields,
+    end_what_runs,
+    facts_of,
+    publish_categories,
+    publish_changes,
+    publish_removed,
+    see_off,
+)
 from connmgr.api.context import caller, detail, part
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services
@@ -87,8 +97,8 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     publish_categories(applied.made)
     fresh = [id for id, is_new in applied.added if is_new]
     gone = set(applied.removed.connections)
-    publish_changes({id: one for id, one in before.items() if id not in gone}, [*fresh, *stored])
-    publish_removed(applied.removed, {id: one for id, one in before.items() if id in gone})
+    publish_changes({id: facts for id, facts in before.items() if id not in gone}, [*fresh, *stored])
+    publish_removed(applied.removed, {id: facts for id, facts in before.items() if id in gone})
     end_what_runs(applied.stale)
     see_off(applied.removed)
     return ApplyResponse(
@@ -128,17 +138,17 @@ def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) ->
     """Give the audit log an entry for each connection and category that ``see_off`` does not record."""
     for path, id in applied.made.items():
         part({"category": id}, added=True, name="/".join(path))
-    for one, (id, new) in zip(batch.additions, applied.added, strict=True):
-        part({"connection": id}, added=new, name=one.name)
+    for addition, (id, new) in zip(batch.additions, applied.added, strict=True):
+        part({"connection": id}, added=new, name=addition.name)
     for change in batch.changes:
-        given: dict[str, Any] = {} if change.name is None else {"name": change.name}
-        given |= {} if change.labels is None else {"labels": change.labels}
-        given |= {} if change.category is None else {"category": applied.categories[change.category]}
-        given |= {} if change.content is None else as_fields(change.content)
+        fields: dict[str, Any] = {} if change.name is None else {"name": change.name}
+        fields |= {} if change.labels is None else {"labels": change.labels}
+        fields |= {} if change.category is None else {"category": applied.categories[change.category]}
+        fields |= {} if change.content is None else as_fields(change.content)
         moved = applied.moved[change.id]
         part(
             {"connection": change.id},
-            changed=changed_fields(stored[change.id], given),
+            changed=changed_fields(stored[change.id], fields),
             **({"moved": list(moved)} if moved else {}),
         )
     fresh = [id for id, added in applied.added if added]

@@ -149,14 +149,14 @@ def record(request: AuditRecordRequest) -> AuditRecordResponse:
     """
     wanted = EntryFilter(request.since, request.until, request.token)
     entries, complete = _entries(wanted)
-    ends = {one["job"]: one for one in entries if "job" in one and one.get("event") == "ended"}
+    ends = {entry["job"]: entry for entry in entries if "job" in entry and entry.get("event") == "ended"}
     outputs = _Outputs() if request.outputs else None
     return AuditRecordResponse(steps=[_step(entry, ends, outputs) for entry in reversed(entries)], complete=complete)
 
 
 def _entries(wanted: EntryFilter) -> tuple[list[dict[str, Any]], bool]:
     """Return the telling entries, the newest first, and whether these are all."""
-    found: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
     before: int | None = None
     while True:
         require_client()
@@ -166,9 +166,9 @@ def _entries(wanted: EntryFilter) -> tuple[list[dict[str, Any]], bool]:
             )
         except OSError as error:
             raise errors.AuditUnavailable(f"The audit log cannot be read: {error.strerror}.") from error
-        found += [_shown(entry) for entry in entries if any(name in entry for name in TELLING)]
-        if before is None or len(found) > MAX_STEPS:
-            return found[:MAX_STEPS], before is None and len(found) <= MAX_STEPS
+        steps += [_shown(entry) for entry in entries if any(name in entry for name in TELLING)]
+        if before is None or len(steps) > MAX_STEPS:
+            return steps[:MAX_STEPS], before is None and len(steps) <= MAX_STEPS
 
 
 class _Outputs:
@@ -253,7 +253,7 @@ def _step(entry: Mapping[str, Any], ends: Mapping[str, Mapping[str, Any]], outpu
     names = entry.get("connectionNames") or [entry.get("connectionName") or entry.get("connection")]
     stdout, stderr, not_shown = (None, None, None) if outputs is None else outputs.of(entry)
     job = entry.get("job", "")
-    found = None if outputs is None else outputs.exit_codes.get(job)
+    exit_code = None if outputs is None else outputs.exit_codes.get(job)
     moved = f"{entry['source']} -> {entry['target']}" if "source" in entry and "target" in entry else None
     return AuditStep(
         seq=entry["seq"],
@@ -263,7 +263,7 @@ def _step(entry: Mapping[str, Any], ends: Mapping[str, Mapping[str, Any]], outpu
         connection=entry.get("connection"),
         what=entry.get("command") or entry.get("file") or moved,
         code=entry.get("code"),
-        exit_code=entry.get("exitCode", ends.get(job, {}).get("exitCode", found)),
+        exit_code=entry.get("exitCode", ends.get(job, {}).get("exitCode", exit_code)),
         rule=entry.get("rule"),
         approval=entry.get("approval"),
         decided_by=entry.get("decidedBy"),
@@ -333,10 +333,10 @@ def forget(request: AuditForgetRequest) -> None:
     `/audit/verify` then no longer calls it missing. The entry of this request has what was known of it.
     """
     log, anchors = services().audit, services().audit.anchors
-    known = anchors.all().get(request.trail)
-    if known is None:
+    anchor = anchors.all().get(request.trail)
+    if anchor is None:
         raise errors.UnknownAuditLog(request.trail)
-    if known.log == log.id:
+    if anchor.log == log.id:
         raise errors.InvalidRequest("trail: This daemon's own log; it cannot be forgotten.")
-    detail(forgotten=known.log, forgottenPlace=known.place, forgottenSeq=known.seq, forgottenTime=known.time)
-    anchors.remove(known.log)
+    detail(forgotten=anchor.log, forgottenPlace=anchor.place, forgottenSeq=anchor.seq, forgottenTime=anchor.time)
+    anchors.remove(anchor.log)

@@ -145,8 +145,8 @@ class Credentials:
         :raises Busy: it is wrong, and so were too many before.
         """
         expected = self._read[kind]()
-        given = credential.strip().encode(errors="surrogatepass")
-        if expected and hmac.compare_digest(expected.encode(), given):
+        secret = credential.strip().encode(errors="surrogatepass")
+        if expected and hmac.compare_digest(expected.encode(), secret):
             return
         self._count_failure()
         if kind == "local":
@@ -182,8 +182,8 @@ class Scraper:
         """Return the caller if the ``Authorization`` header of a request contains the token."""
         scheme, _, token = authorization.partition(" ")
         expected = self._read() if scheme.lower() == "bearer" else None
-        given = token.strip().encode(errors="surrogatepass")
-        return self._caller if expected and hmac.compare_digest(expected.encode(), given) else None
+        secret = token.strip().encode(errors="surrogatepass")
+        return self._caller if expected and hmac.compare_digest(expected.encode(), secret) else None
 
 
 class Tokens:
@@ -234,7 +234,7 @@ class Tokens:
     def leave(self, caller: Caller) -> None:
         """End the session of ``caller``: its token becomes invalid, and it is locked out of all secrets."""
         with self._lock:
-            for digest in [digest for digest, one in self._callers.items() if one is caller]:
+            for digest in [digest for digest, other in self._callers.items() if other is caller]:
                 del self._callers[digest]
         self._removed(caller, "The page was logged out.")
 
@@ -249,28 +249,28 @@ class Tokens:
         leaving = []
         with self._lock:
             now = time.monotonic()
-            kept = self._callers.setdefault(_digest(token), caller)
-            leaving += self._excess(kept)
+            current = self._callers.setdefault(_digest(token), caller)
+            leaving += self._excess(current)
             while self._callers:
                 digest, oldest = next(iter(self._callers.items()))
                 if not self._expired(oldest, now):
                     break
                 leaving.append(self._callers.pop(digest))
             while len(self._callers) > MAX_CALLERS:
-                holders = Counter(one.holder for one in self._callers.values())
+                holders = Counter(session.holder for session in self._callers.values())
                 # Whoever has the most loses one, so that a token that opens many sessions displaces its own first.
                 most = max(holders.values())
-                idlest = next(digest for digest, one in self._callers.items() if holders[one.holder] == most)
+                idlest = next(digest for digest, session in self._callers.items() if holders[session.holder] == most)
                 leaving.append(self._callers.pop(idlest))
-        for one in leaving:
-            self._removed(one, "Too many sessions were opened, or the page was idle for too long.")
-        return kept
+        for session in leaving:
+            self._removed(session, "Too many sessions were opened, or the page was idle for too long.")
+        return current
 
     def _excess(self, newest: Caller) -> list[Caller]:
         """Remove the oldest session of a token that has too many, so that it displaces no other token's."""
         if newest.live is None:
             return []
-        of_token = [digest for digest, one in self._callers.items() if one.live is newest.live]
+        of_token = [digest for digest, session in self._callers.items() if session.live is newest.live]
         return [self._callers.pop(digest) for digest in of_token[:-MAX_SESSIONS]]
 
     def find(self, authorization: str) -> Caller:
@@ -284,18 +284,18 @@ class Tokens:
             raise NotAuthenticated("This endpoint needs the header Authorization: Bearer <token from /handshake>.")
         digest = _digest(token.strip())
         with self._lock:
-            found = self._callers.get(digest)
+            caller = self._callers.get(digest)
             now = time.monotonic()
-            expired = found is not None and self._expired(found, now)
+            expired = caller is not None and self._expired(caller, now)
             if expired:
                 del self._callers[digest]
-            elif found is not None:
-                self._use(found, now)
+            elif caller is not None:
+                self._use(caller, now)
                 self._callers.move_to_end(digest)
-        if found is not None and not expired:
-            return found
-        if found is not None:
-            self._removed(found, IDLE)
+        if caller is not None and not expired:
+            return caller
+        if caller is not None:
+            self._removed(caller, IDLE)
         return self._caller_of(token.strip())
 
     def _caller_of(self, secret: str) -> Caller:
@@ -340,14 +340,14 @@ class Tokens:
         if scheme.lower() != "bearer":
             return None
         with self._lock:
-            found = self._callers.get(_digest(token.strip()))
-            if found is not None and not self._expired(found, time.monotonic()):
-                return found
+            caller = self._callers.get(_digest(token.strip()))
+            if caller is not None and not self._expired(caller, time.monotonic()):
+                return caller
         try:
-            found = self._caller_of(token.strip())
+            caller = self._caller_of(token.strip())
         except ConnmgrError:
             return None
-        return None if found.ended else found
+        return None if caller.ended else caller
 
     @property
     def number(self) -> int:
@@ -362,8 +362,8 @@ class Tokens:
         with self._lock:
             leaving = list(self._callers.values())
             self._callers.clear()
-        for one in leaving:
-            one.access.lock()
+        for caller in leaving:
+            caller.access.lock()
 
     def _expired(self, caller: Caller, now: float) -> bool:
         return self._idle(caller, self._ttl, now) or (caller.is_page and self._idle(caller, self._page_ttl, now))
@@ -376,7 +376,7 @@ class Tokens:
         while not self._closing.wait(min(SWEEP_SECONDS, shortest / 4)):
             with self._lock:
                 now = time.monotonic()
-                expired = [(digest, one) for digest, one in self._callers.items() if self._expired(one, now)]
+                expired = [(digest, caller) for digest, caller in self._callers.items() if self._expired(caller, now)]
                 for digest, caller in expired:
                     del self._callers[digest]
                     caller.access.lock()
@@ -417,12 +417,14 @@ class Tickets:
         ticket = secrets.token_urlsafe(32)
         with self._lock:
             now = self._clock()
-            self._tickets = {digest: one for digest, one in self._tickets.items() if one.expires > now}
+            self._tickets = {digest: other for digest, other in self._tickets.items() if other.expires > now}
             while len(self._tickets) >= MAX_TICKETS:
-                holders = Counter(one.caller.holder for one in self._tickets.values())
+                holders = Counter(other.caller.holder for other in self._tickets.values())
                 # As with sessions: whoever has the most loses the oldest.
                 most = max(holders.values())
-                del self._tickets[next(it for it, one in self._tickets.items() if holders[one.caller.holder] == most)]
+                del self._tickets[
+                    next(it for it, other in self._tickets.items() if holders[other.caller.holder] == most)
+                ]
             self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + seconds, request)
         return ticket
 
@@ -436,12 +438,12 @@ class Tickets:
         :raises InvalidToken: it was used, is too old, or is for something else.
         """
         with self._lock:
-            found = self._tickets.pop(_digest(ticket), None)
-        if found is None or found.subject != subject or found.expires <= self._clock():
+            entry = self._tickets.pop(_digest(ticket), None)
+        if entry is None or entry.subject != subject or entry.expires <= self._clock():
             raise InvalidToken(
                 "The ticket is not valid: it was used, has expired, or is for something else. Get a new one."
             )
-        return Redeemed(found.caller, found.request)
+        return Redeemed(entry.caller, entry.request)
 
 
 def _digest(token: str) -> bytes:

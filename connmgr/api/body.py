@@ -363,8 +363,8 @@ def _walk(text: str) -> Iterator[tuple[str, Path]]:
     path: list[str | int] = []
     # Whether the next item in an object is a value.
     named = False
-    for found in _JSON_PIECE.finditer(text, 0, LONGEST_TEXT):
-        piece = found[0]
+    for match in _JSON_PIECE.finditer(text, 0, LONGEST_TEXT):
+        piece = match[0]
         if len(path) > DEEPEST or (not path and piece in "]},:"):
             return
         if piece in "]}":

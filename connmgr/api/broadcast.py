@@ -13,11 +13,10 @@ from connmgr import errors
 from connmgr.api.answer import as_lines, output_text
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.context import RequestContext, caller, cancellation, request_context
-from connmgr.api.elevate import each_elevated
 from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error, body_of
 from connmgr.api.running import command_of, printed_until, with_words
-from connmgr.api.selection import selected, with_shells
+from connmgr.api.selection import each_elevated, selected, with_shells
 from connmgr.api.services import EXTENSION, services
 from connmgr.contract.message import replace
 from connmgr.contract.shell import MAX_CONNECTIONS, BroadcastLine, BroadcastRequest
@@ -120,7 +119,7 @@ def broadcast(request: BroadcastRequest) -> flask.Response:
 def _asked_again(
     application: flask.ctx.AppContext,
     context: RequestContext,
-    asked: BroadcastRequest,
+    request: BroadcastRequest,
     connection: str,
     moved: errors.ApprovalRequired,
 ) -> Exception:
@@ -128,15 +127,15 @@ def _asked_again(
 
     The same is asked for that connection alone, on its ground of now, so that the error names an approval.
     """
-    found = application.app.extensions[EXTENSION]
+    daemon = application.app.extensions[EXTENSION]
     with application:
         flask.g.context = context
         try:
             # A person is asked, and not waited for: the other lines are on their way.
-            again = replace(asked, connections=[connection], wait=0)
-            permitted = found.authorisation.check(caller(), BROADCAST, again)
+            again = replace(request, connections=[connection], wait=0)
+            permitted = daemon.authorisation.check(caller(), BROADCAST, again)
             # It was approved for this connection already, and is not begun here.
-            found.approvals.give_back()
+            daemon.approvals.give_back()
             return errors.ApprovalRequired(moved.message, **permitted.reasons)
         except errors.ApprovalRequired as error:
             error.message = f"{moved.message.removesuffix(SEND_AGAIN)} {error.message}"
@@ -214,8 +213,8 @@ class _Lines:
             "stdout": output_text(result.stdout, self._encoding),
             "stderr": output_text(result.stderr, self._encoding),
         }
-        found = {"truncated": result.truncated, "restarted": restarted}
-        return {"exitCode": result.exit_code, **texts, **{name: True for name, is_so in found.items() if is_so}}
+        flags = {"truncated": result.truncated, "restarted": restarted}
+        return {"exitCode": result.exit_code, **texts, **{name: True for name, is_so in flags.items() if is_so}}
 
     def _error(self, exception: BaseException) -> dict[str, Any]:
         error = as_error(exception, self._context)

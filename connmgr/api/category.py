@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from connmgr import errors
 from connmgr.api.body import LISTED_VALUES
-from connmgr.api.changes import facts_of_all, publish_categories, publish_removed
-from connmgr.api.connection_data import see_off
+from connmgr.api.connection_data import facts_of_all, publish_categories, publish_removed, see_off
 from connmgr.api.context import caller
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services

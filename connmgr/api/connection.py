@@ -10,7 +10,6 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.body import LISTED_VALUES
-from connmgr.api.changes import facts_of, publish_changes, publish_removed
 from connmgr.api.connection_data import (
     ADD,
     UPDATE,
@@ -19,17 +18,20 @@ from connmgr.api.connection_data import (
     described,
     dialled_hosts,
     end_what_runs,
+    facts_of,
     in_categories,
     log_command,
+    publish_changes,
+    publish_removed,
     require_ids,
     see_off,
     usage_categories,
 )
 from connmgr.api.context import caller, cancellation, detail, note_forwarding
-from connmgr.api.elevate import Wanted, each_elevated
 from connmgr.api.endpoint import Group
 from connmgr.api.refresh import NOTHING_INSIDE, look_inside
 from connmgr.api.running import EXAMPLE, OPENING
+from connmgr.api.selection import Wanted, each_elevated
 from connmgr.api.services import services
 from connmgr.contract.connection import (
     ConnectionAddRequest,
@@ -107,7 +109,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
         visible = set(authorisation.visible(caller(), [connection.id for connection in listed]))
         listed = [connection for connection in listed if connection.id in visible]
     usage = usage_categories()
-    found = [
+    rows = [
         FoundName(
             category=categories[connection.category],
             name=list(connection.path),
@@ -116,7 +118,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
         )
         for connection in in_pieces(listed)
     ]
-    return ConnectionQueryResponse(found=[connection.id for connection in listed], names=found)
+    return ConnectionQueryResponse(found=[connection.id for connection in listed], names=rows)
 
 
 @group.endpoint(
@@ -265,8 +267,8 @@ def update(request: ConnectionUpdateRequest) -> None:
     if data is not None and request.validates:
         _check_category(request.category)
         _validate(data, stored.dependency_digest if request.data is None else None)
-    given = {"name": request.name, "category": request.category, "labels": request.labels}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    fields = {"name": request.name, "category": request.category, "labels": request.labels}
+    changes: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     if data is not None and request.data is not None:
         changes |= {**as_fields(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
     before = facts_of([id])
@@ -375,8 +377,8 @@ def environment(request: ConnectionEnvironmentRequest) -> ConnectionEnvironmentR
     vault, registry = services().vault, services().registry
     rule = partial(environment_of, vault, registry, send_env=services().settings.send_env)
     if request.connection is not None:
-        one = rule(Target.stored(vault.connections.get(request.connection)))
-        return ConnectionEnvironmentResponse(send=list(one.patterns), set=one.values)
+        variables = rule(Target.stored(vault.connections.get(request.connection)))
+        return ConnectionEnvironmentResponse(send=list(variables.patterns), set=variables.values)
     # One that has been removed is the business of the request that follows.
     require_ids(request.connections or ())
     names: dict[str, None] = {}

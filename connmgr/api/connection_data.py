@@ -1,5 +1,5 @@
 """Connections in requests and answers: their data, validated by its type and with secrets sealed; their descriptions;
-and what their removal ends."""
+what their change or removal ends, and which events tell of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from marshmallow import ValidationError
 from connmgr import errors
 from connmgr.api.body import describe
 from connmgr.api.context import caller, detail, part
+from connmgr.api.listeners import Move
 from connmgr.api.services import services
 from connmgr.contract.connection import (
     ConnectionAddRequest,
@@ -22,6 +23,7 @@ from connmgr.contract.connection import (
     DialledHosts,
     LogCommand,
 )
+from connmgr.contract.event import CATEGORY, CONNECTION
 from connmgr.contract.message import message_of
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
 from connmgr.fields import Schema, map_references, map_secrets, references
@@ -38,11 +40,12 @@ from connmgr.rights.actions import (
     moves_out_of_sight,
     puts_out_of_sight,
 )
+from connmgr.rights.grant import ConnectionFacts
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, connection_rows
 from connmgr.vault.connection_rows import placing, sealed_secrets
 from connmgr.vault.connections import Removed
-from connmgr.vault.names import base_of, elevation_of
+from connmgr.vault.names import SEPARATOR, base_of, elevation_of
 from connmgr.vault.search import Listed
 
 ADD: Action[ConnectionAddRequest] = Action(
@@ -105,11 +108,11 @@ class ConnectionData:
         """
         type = _type(data, kind, at)
         schema = type.schema()
-        given = {key: value for key, value in data.items() if key != "type"}
+        fields = {key: value for key, value in data.items() if key != "type"}
         if labels is not None:
-            given = map_references(schema, given, lambda value: _labelled(value, labels, at))
+            fields = map_references(schema, fields, lambda value: _labelled(value, labels, at))
         try:
-            loaded = services().registry.sources.loaded(schema, given)
+            loaded = services().registry.sources.loaded(schema, fields)
         except ValidationError as error:
             messages: Any = error.messages
             raise InvalidRequest(describe(messages, at)) from None
@@ -134,7 +137,7 @@ class ConnectionData:
         """Return a copy that refers to ``ids[id]`` wherever this one refers to ``id``."""
         schema = self.kind.schema()
         sealed, plain = (
-            map_references(schema, data, lambda one: ids.get(one, one)) for data in (self.sealed, self._plain)
+            map_references(schema, data, lambda id: ids.get(id, id)) for data in (self.sealed, self._plain)
         )
         return replace(self, **_derived(self.kind, schema, sealed), sealed=sealed, _plain=plain)
 
@@ -308,3 +311,65 @@ def end_what_runs(connections: Iterable[str]) -> None:
     services().streams.forget(ended)
     services().tunnels.forget(ended, caller().token)
     services().shells.forget(ended)
+
+
+Facts = Mapping[str, ConnectionFacts]
+"""What rights know of connections, by their ids."""
+
+
+def facts_of(ids: Iterable[str]) -> Facts:
+    """Return what rights know of connections and of those over them, before a change."""
+    connections = services().vault.connections
+    return services().authorisation.visibility.current(connections.with_dependents(ids))
+
+
+def facts_of_all() -> Facts:
+    """Return what rights know of all stored connections, before a change of categories."""
+    return services().authorisation.visibility.current(
+        [connection.id for connection in services().vault.connections.listed()]
+    )
+
+
+def publish_changes(before: Facts, changed: Collection[str]) -> None:
+    """Publish which connections were added, changed or removed, since there were those ``before``.
+
+    ``changed`` are those that were added or changed; others, below them or in a category, may have moved.
+    """
+    publish = services().events.publish
+    try:
+        after = services().authorisation.visibility.current({*before, *changed})
+    except errors.ConnmgrError:
+        # The change is made, and its answer must not say otherwise: what is known is told.
+        for id in changed:
+            publish(CONNECTION, "changed", id)
+        return
+    for id in dict.fromkeys([*before, *changed]):
+        was, now = before.get(id), after.get(id)
+        if now is None:
+            if was is not None:
+                publish(CONNECTION, "removed", id, facts=Move(was), name=was.path)
+        elif was is None:
+            publish(CONNECTION, "added", id, name=now.path)
+        elif id in changed or was != now:
+            publish(CONNECTION, "changed", id, facts=Move(was), name=now.path)
+
+
+def publish_removed(removed: Removed, before: Facts) -> None:
+    """Publish the removal of connections and categories that there were ``before``."""
+    publish = services().events.publish
+    for id in removed.connections:
+        was = before.get(id)
+        named = {} if was is None else {"name": was.path}
+        publish(CONNECTION, "removed", id, facts=None if was is None else Move(was), **named)
+    for id in removed.categories:
+        path = removed.paths.get(id)
+        named = {} if path is None else {"name": path.partition(SEPARATOR)[2]}
+        publish(CATEGORY, "removed", id=id, facts=path or "", **named)
+    remaining = {id: facts for id, facts in before.items() if id not in set(removed.connections)}
+    publish_changes(remaining, ())
+
+
+def publish_categories(made: Mapping[tuple[str, ...], str]) -> None:
+    """Publish new categories, by their paths without the root."""
+    for path, id in made.items():
+        services().events.publish(CATEGORY, "added", id=id, name=SEPARATOR.join(path))

@@ -124,8 +124,8 @@ def open_context() -> RequestContext:
 
 def request_context() -> RequestContext:
     """Return the context of the request that is being answered."""
-    found: RequestContext = flask.g.context
-    return found
+    context: RequestContext = flask.g.context
+    return context
 
 
 def holder() -> str | None:
@@ -161,9 +161,9 @@ def part(what: dict[str, str], **details: Any) -> None:
 
 def caller() -> Caller:
     """Return the sender of this request, to an endpoint that is not public."""
-    found = request_context().caller
-    assert found is not None, "a public endpoint has no caller"  # noqa: S101 - a fault of the endpoint's declaration
-    return found
+    sender = request_context().caller
+    assert sender is not None, "a public endpoint has no caller"  # noqa: S101 - a fault of the endpoint's declaration
+    return sender
 
 
 class _WhileValid(Cancellation):

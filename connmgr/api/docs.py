@@ -193,7 +193,7 @@ def _operation_of(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
 def _parameters(path: str, schema: marshmallow.Schema) -> list[dict[str, Any]]:
     """Return the parameters that ``schema`` loads, those in the path first."""
     in_path = _IN_PATH.findall(path)
-    found: list[dict[str, Any]] = [
+    parameters: list[dict[str, Any]] = [
         {
             "in": "path",
             "name": name,
@@ -203,7 +203,7 @@ def _parameters(path: str, schema: marshmallow.Schema) -> list[dict[str, Any]]:
         }
         for name in in_path
     ]
-    return [*found, {"in": "query", "schema": type(schema)(exclude=in_path)}]
+    return [*parameters, {"in": "query", "schema": type(schema)(exclude=in_path)}]
 
 
 def _success(endpoint: Endpoint, method: str, summary: str) -> dict[str, Any]:
@@ -315,8 +315,8 @@ def _raw(body: Mapping[str, Any] | None) -> str:
 
 
 def _content(body: Mapping[str, Any] | None, kind: str = "application/json") -> Mapping[str, Any]:
-    found: Mapping[str, Any] = (body or {}).get("content", {}).get(kind, {})
-    return found
+    content: Mapping[str, Any] = (body or {}).get("content", {}).get(kind, {})
+    return content
 
 
 def _rows(schema: Mapping[str, Any], schemas: Mapping[str, Any], path: str = "") -> Iterator[tuple[Any, ...]]:
@@ -331,15 +331,20 @@ def _rows(schema: Mapping[str, Any], schemas: Mapping[str, Any], path: str = "")
         yield from _rows(item, schemas, f"{here}[].")
 
 
-def _parameter(found: Mapping[str, Any]) -> tuple[Any, ...]:
+def _parameter(parameter: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return a member of the query in the form of :func:`_rows`."""
-    return found["name"], _type(found["schema"], {}), found.get("required", False), found.get("description", "")
+    return (
+        parameter["name"],
+        _type(parameter["schema"], {}),
+        parameter.get("required", False),
+        parameter.get("description", ""),
+    )
 
 
 def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
     reference = schema.get("$ref") or next((part["$ref"] for part in schema.get("allOf", ()) if "$ref" in part), None)
-    found: Mapping[str, Any] = schemas[reference.rpartition("/")[2]] if reference else schema
-    return found
+    target: Mapping[str, Any] = schemas[reference.rpartition("/")[2]] if reference else schema
+    return target
 
 
 def _type(schema: Mapping[str, Any], item: Mapping[str, Any]) -> str:

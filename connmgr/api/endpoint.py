@@ -15,9 +15,9 @@ from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
 from connmgr.api.body import LISTED_VALUES, MAX_VALUES, REFUSAL, read
 from connmgr.api.context import CALLER, RequestContext, caller, request_context, require_client
-from connmgr.api.elevate import elevated
 from connmgr.api.record import announce
 from connmgr.api.schema import schema_of
+from connmgr.api.selection import elevated
 from connmgr.api.services import Services, services
 from connmgr.api.step_up import require_step_up
 from connmgr.audit.entry import RECORDED
@@ -137,11 +137,11 @@ class Endpoint:
         request = elevated(request, context.caller.token if context.caller else None)
         if self.selects is not None:
             request = self.selects(request)
-        given = members(request) if isinstance(request, Message) else {}
+        values = members(request) if isinstance(request, Message) else {}
         context.about = {
-            name: to_json(value) if isinstance(value := given[name], Message) else value
+            name: to_json(value) if isinstance(value := values[name], Message) else value
             for name in self.about
-            if name in given
+            if name in values
         }
         if context.recorded is not None:
             context.about[RECORDED] = context.recorded

@@ -66,7 +66,7 @@ def gather(request: FactGatherRequest) -> FactGatherResponse:
     if grant is not None:
         # Links are opened in other threads, which know no request.
         request_context().loan = services().loans.of([token.id for token in grant.lineage])
-    for one in services().facts.gather(
+    for outcome in services().facts.gather(
         request.connections or [],
         request.parts,
         caller().access,
@@ -74,13 +74,13 @@ def gather(request: FactGatherRequest) -> FactGatherResponse:
         timeout=request.timeout,
         cancellation=cancellation(),
     ):
-        if one.error is None:
-            part({"connection": one.connection}, facts=one.facts)
-            gathered.append(GatheredFacts(connection=one.connection, facts=one.facts))
+        if outcome.error is None:
+            part({"connection": outcome.connection}, facts=outcome.facts)
+            gathered.append(GatheredFacts(connection=outcome.connection, facts=outcome.facts))
             continue
-        body = body_of(as_error(one.error, request_context()))
-        gathered.append(GatheredFacts(connection=one.connection, error=body.get("error", body)))
-    failed = sum(one.error is not None for one in gathered)
+        body = body_of(as_error(outcome.error, request_context()))
+        gathered.append(GatheredFacts(connection=outcome.connection, error=body.get("error", body)))
+    failed = sum(outcome.error is not None for outcome in gathered)
     detail(succeeded=len(gathered) - failed, errors=failed)
     return FactGatherResponse(gathered=gathered)
 
@@ -114,15 +114,17 @@ def query(request: FactQueryRequest) -> FactQueryResponse:
     some = ids[request.offset : request.offset + request.limit]
     stored = services().vault.connections.infos(some)
     facts = services().vault.facts.of(some)
-    machines = [_machine(one, facts.get(one.id, KnownFacts({}, {})), request.names) for one in stored]
+    machines = [
+        _machine(connection, facts.get(connection.id, KnownFacts({}, {})), request.names) for connection in stored
+    ]
     return FactQueryResponse(machines=machines, total=len(ids))
 
 
-def _machine(one: Connection, facts: KnownFacts, names: list[str] | None) -> MachineFacts:
+def _machine(connection: Connection, facts: KnownFacts, names: list[str] | None) -> MachineFacts:
     return MachineFacts(
-        connection=one.id,
-        name=list(one.path),
-        labels=one.labels,
+        connection=connection.id,
+        name=list(connection.path),
+        labels=connection.labels,
         facts={name: value for name, value in sorted(facts.values.items()) if _is_wanted(name, names)},
         gathered={part: time_to_json(at) for part, at in facts.gathered.items()},
     )

@@ -480,11 +480,11 @@ def _session(request: ShellNamed) -> AbstractContextManager[Session]:
 def _place_of(
     session: Session, request: ShellNamed, blob: Blob | None = None, *, streamed: bool = False
 ) -> RemoteFileSystem:
-    asked: dict[str, Any] = {} if blob is None else {"bytes": blob.size, "sha256": blob.sha256}
-    asked |= {name: _shown(value) for name, value in members(request).items() if name not in _NOT_ASKED}
+    shown: dict[str, Any] = {} if blob is None else {"bytes": blob.size, "sha256": blob.sha256}
+    shown |= {name: _shown(value) for name, value in members(request).items() if name not in _NOT_ASKED}
     wait = request.wait if isinstance(request, AwaitsApproval) else 0
     rules = services().authorisation.path_rules(
-        caller(), request.connection, None if streamed else asked, wait, session.connection_digest
+        caller(), request.connection, None if streamed else shown, wait, session.connection_digest
     )
     if rules is not None:
         # A streamed answer ends after Flask's request context.

@@ -101,8 +101,8 @@ class PieceDecoder:
         """Return the string that begins with the ``quote``, and the place after its end."""
         end = text.find('"', quote + 1, quote + PIECE)
         if end >= 0 and text.find("\\", quote + 1, end) < 0:
-            found: tuple[str, int] = self._decoder.raw_decode(text, quote)
-            return found
+            string: tuple[str, int] = self._decoder.raw_decode(text, quote)
+            return string
         pieces: list[str] = []
         at = quote + 1
         while True:

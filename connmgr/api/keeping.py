@@ -62,8 +62,8 @@ def kept(changes: Iterable[Keeping | None], why_not: str | None = None) -> Chang
     if caller().grant is None:
         return None
     made = [change.change for change in changes if change is not None and not change.dropped]
-    ids = [one.id for one in made if one.not_kept is None]
-    reason = next((one.not_kept for one in made if one.not_kept is not None), why_not)
+    ids = [change.id for change in made if change.not_kept is None]
+    reason = next((change.not_kept for change in made if change.not_kept is not None), why_not)
     if ids:
         detail(changes=ids)
     if reason:
@@ -109,19 +109,19 @@ def settle_job(job: str) -> None:
         settler(snapshot)()
 
 
-def _settle(found: Services, access: Access, snapshot: Snapshot, context: RequestContext) -> None:
+def _settle(daemon: Services, access: Access, snapshot: Snapshot, context: RequestContext) -> None:
     try:
-        with _own_shell(found, access, snapshot.keeper.connection) as fs:
-            if changed := found.snapshots.settle(fs, snapshot):
+        with _own_shell(daemon, access, snapshot.keeper.connection) as fs:
+            if changed := daemon.snapshots.settle(fs, snapshot):
                 context.details["changes"] = changed
     except (errors.ConnmgrError, TooMuchError) as error:
         context.details["notKept"] = why_not_kept(error)
 
 
 @contextmanager
-def _own_shell(found: Services, access: Access, connection: str) -> Iterator[RemoteFileSystem]:
+def _own_shell(daemon: Services, access: Access, connection: str) -> Iterator[RemoteFileSystem]:
     """Yield the files of a connection's own shell, without the caller's rules."""
-    found.shells.start(connection, access)
-    with found.shells.using(connection, access) as session:
+    daemon.shells.start(connection, access)
+    with daemon.shells.using(connection, access) as session:
         digest = session.connection_digest
         yield RemoteFileSystem(session.transport, session.directory, session.helpers, connection_digest=digest)

@@ -355,7 +355,7 @@ class Listeners:
             return
         # Before the events are read: what is published from here on wakes this again.
         self._is_due = False
-        waiting = [(one, one.position) for one in self._open if not one.is_full]
+        waiting = [(listener, listener.position) for listener in self._open if not listener.is_full]
         if waiting:
             self._filters = True
             self._loop.work(partial(self._filter_all, waiting))
@@ -408,8 +408,8 @@ class Listeners:
         self._ticks = bool(self._open)
         if not self._looks:
             self._looks = True
-            asking = list({one.asking.id: one.asking for one in self._open}.values())
-            kinds = frozenset(kind for one in self._open for kind in one.kinds)
+            asking = list({listener.asking.id: listener.asking for listener in self._open}.values())
+            kinds = frozenset(kind for listener in self._open for kind in listener.kinds)
             self._loop.work(partial(self._look_once, kinds, asking))
         if self._ticks:
             self._loop.after(TICK_SECONDS, self._tick)
@@ -430,7 +430,7 @@ class Listeners:
             batches: dict[tuple[str | None, int], _Batch | ConnmgrError] = {}
             written: dict[tuple[int, str], str] = {}
             # The owner first, and then whoever is furthest behind.
-            in_order = sorted(waiting, key=lambda one: (one[0].asking.token is not None, one[1]))
+            in_order = sorted(waiting, key=lambda pair: (pair[0].asking.token is not None, pair[1]))
             until, of_tokens = time.monotonic() + PASS_SECONDS, 0
             for listener, position in in_order:
                 key = listener.asking.token, position
@@ -448,7 +448,7 @@ class Listeners:
                 if batch.seen is None:
                     lines = [about_stream(MISSED, batch.position)]
                 else:
-                    lines = [_written(one, written) for one in batch.seen if one.kind in listener.kinds]
+                    lines = [_written(event, written) for event in batch.seen if event.kind in listener.kinds]
                 if lines or batch.position != position:
                     self._loop.call(partial(self._tell, _Told(listener, lines, batch.position)))
         finally:
@@ -462,7 +462,7 @@ class Listeners:
             return _Batch(None, newest)
         happened = happened[:BATCH]
         try:
-            seen = [one for each in happened if (one := seen_by(asking, self._authorisation, each)) is not None]
+            seen = [event for each in happened if (event := seen_by(asking, self._authorisation, each)) is not None]
         except ConnmgrError as error:
             # The vault is out of reach. The client connects again, and reads on from where it was.
             return error
@@ -478,21 +478,21 @@ def about_stream(change: str, number: int, **members: Any) -> str:
     return _line(Event(number=number, time=at, kind=STREAM, change=change, **members))
 
 
-def _written(one: Happening, written: dict[tuple[int, str], str]) -> str:
+def _written(event: Happening, written: dict[tuple[int, str], str]) -> str:
     """Return the line of an event, which is ``written`` once for all who see it alike."""
-    key = one.number, one.change
+    key = event.number, event.change
     if key not in written:
-        at = datetime.fromtimestamp(one.time, timezone.utc)
+        at = datetime.fromtimestamp(event.time, timezone.utc)
         written[key] = _line(
             Event(
-                number=one.number,
+                number=event.number,
                 time=at,
-                kind=one.kind,
-                change=one.change,
-                connection=one.connection,
-                id=one.id,
-                token=one.token,
-                **one.members,
+                kind=event.kind,
+                change=event.change,
+                connection=event.connection,
+                id=event.id,
+                token=event.token,
+                **event.members,
             )
         )
     return written[key]
@@ -508,48 +508,50 @@ class Move(NamedTuple):
     before: ConnectionFacts | None
 
 
-def seen_by(asking: Caller, authorisation: Authorisation, one: Happening) -> Happening | None:
+def seen_by(asking: Caller, authorisation: Authorisation, event: Happening) -> Happening | None:
     """Return an event as ``asking`` may see it; None if it may not."""
     grant = asking.grant
     if grant is None:
-        return one
-    if missing(ACTIONS[one.kind], grant.scopes) is not None:
+        return event
+    if missing(ACTIONS[event.kind], grant.scopes) is not None:
         return None
-    if one.kind == CONNECTION:
-        return _connection_seen_by(asking, grant, authorisation, one)
-    return one if _is_seen(asking, grant, authorisation, one) else None
+    if event.kind == CONNECTION:
+        return _connection_seen_by(asking, grant, authorisation, event)
+    return event if _is_seen(asking, grant, authorisation, event) else None
 
 
-def _connection_seen_by(asking: Caller, grant: Grant, authorisation: Authorisation, one: Happening) -> Happening | None:
+def _connection_seen_by(
+    asking: Caller, grant: Grant, authorisation: Authorisation, event: Happening
+) -> Happening | None:
     """Return an event of a connection; a change that brings it into sight adds it, one out of sight removes it."""
-    before = one.facts.before if isinstance(one.facts, Move) else None
+    before = event.facts.before if isinstance(event.facts, Move) else None
     saw = before is not None and grant.sees(before)
-    if one.change == "removed":
-        return one if saw else None
-    sees = bool(authorisation.visible(asking, [one.connection or ""]))
-    if one.change == "changed" and before is not None and saw != sees:
+    if event.change == "removed":
+        return event if saw else None
+    sees = bool(authorisation.visible(asking, [event.connection or ""]))
+    if event.change == "changed" and before is not None and saw != sees:
         # Nothing of what it became, if it is out of sight now.
-        return one._replace(change="added") if sees else one._replace(change="removed", members={})
-    return one if sees else None
+        return event._replace(change="added") if sees else event._replace(change="removed", members={})
+    return event if sees else None
 
 
-def _is_seen(asking: Caller, grant: Grant, authorisation: Authorisation, one: Happening) -> bool:
-    if one.kind in (TOKEN, RUN, SCHEDULE):
+def _is_seen(asking: Caller, grant: Grant, authorisation: Authorisation, event: Happening) -> bool:
+    if event.kind in (TOKEN, RUN, SCHEDULE):
         # The tokens above it.
-        return grant.id in one.facts
-    if one.kind == APPROVAL:
-        named = one.members.get("connections") or ()
+        return grant.id in event.facts
+    if event.kind == APPROVAL:
+        named = event.members.get("connections") or ()
         return grant.sees_all or (bool(named) and authorisation.knows(asking, named))
-    if one.kind == CATEGORY:
-        if one.change == "removed":
+    if event.kind == CATEGORY:
+        if event.change == "removed":
             # Whether it held a connection in sight is not known any more.
             return grant.sees_all or (
-                all(each.connections.is_everything for each in grant.lineage) and grant.may_see_category(one.facts)
+                all(each.connections.is_everything for each in grant.lineage) and grant.may_see_category(event.facts)
             )
-        return bool(authorisation.visible_categories(asking, [one.id or ""]))
-    if one.kind in (JOB, TERMINAL):
-        return any(authorisation.visible_work(asking, [(one, Work(one.connection or "", one.token))]))
-    return bool(authorisation.visible(asking, [one.connection or ""]))
+        return bool(authorisation.visible_categories(asking, [event.id or ""]))
+    if event.kind in (JOB, TERMINAL):
+        return any(authorisation.visible_work(asking, [(event, Work(event.connection or "", event.token))]))
+    return bool(authorisation.visible(asking, [event.connection or ""]))
 
 
 class Lookout:
@@ -592,7 +594,9 @@ class Lookout:
             self._has_failed = False
 
     def _look_at_shells(self, *, active: bool) -> None:
-        states = {(one.connection, one.session): _state_of(one) for one in self._shells.status()} if active else {}
+        states = (
+            {(shell.connection, shell.session): _state_of(shell) for shell in self._shells.status()} if active else {}
+        )
         before, self._states = self._states, states
         for (connection, session), state in states.items():
             was = before.get((connection, session), "idle")
@@ -603,25 +607,25 @@ class Lookout:
 
     def _watch_jobs(self, asking: Sequence[Caller]) -> None:
         """Have the running jobs watched that somebody may see, each on behalf of one who listens."""
-        listening = {one.id for one in asking}
+        listening = {listener.id for listener in asking}
         for id, (caller, cancel) in list(self._watched.items()):
             if caller not in listening:
                 self._watched.pop(id, None)
                 cancel()
         if not asking:
             return
-        running = [one for one in self._stored.find(JobFilter(states=UNDER_WAY)) if one.id not in self._watched]
+        running = [job for job in self._stored.find(JobFilter(states=UNDER_WAY)) if job.id not in self._watched]
         # The owner first, who sees all.
-        for one in sorted(asking, key=lambda each: each.grant is not None):
+        for listener in sorted(asking, key=lambda each: each.grant is not None):
             seen = list(
-                self._authorisation.visible_work(one, ((job, Work(job.connection, job.token)) for job in running))
+                self._authorisation.visible_work(listener, ((job, Work(job.connection, job.token)) for job in running))
             )
             for job in seen:
                 version = self._jobs.cache(job).last.version
-                self._watched[job.id] = one.id, lambda: None
-                cancel = self._jobs.subscribe(job.id, one.access, version, partial(self._unwatch, job.id))
+                self._watched[job.id] = listener.id, lambda: None
+                cancel = self._jobs.subscribe(job.id, listener.access, version, partial(self._unwatch, job.id))
                 if job.id in self._watched:
-                    self._watched[job.id] = one.id, cancel
+                    self._watched[job.id] = listener.id, cancel
             running = [job for job in running if job not in seen]
 
     def _unwatch(self, job: str) -> None:

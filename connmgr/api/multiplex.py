@@ -79,7 +79,7 @@ def open(request: MultiplexOpenRequest) -> MultiplexOpenResponse:
     else:
         wanted = set(listed)
     hosts = hosts_of(listed.values())
-    paths = services().sockets.open({id: "/".join(one.path) for id, one in listed.items() if id in wanted}, caller())
+    paths = services().sockets.open({id: "/".join(row.path) for id, row in listed.items() if id in wanted}, caller())
     detail(sockets=len(paths))
     return MultiplexOpenResponse(
         sockets=[
@@ -157,16 +157,16 @@ def forget() -> MultiplexForgetResponse:
 def _shown(rendered: Rendered) -> list[SshHostInfo]:
     return [
         SshHostInfo(
-            connection=id, names=list(one.names), user=None if one.user == UNSAID_USER else one.user, port=one.port
+            connection=id, names=list(host.names), user=None if host.user == UNSAID_USER else host.user, port=host.port
         )
-        for id, one in rendered.hosts.items()
+        for id, host in rendered.hosts.items()
     ]
 
 
 def _wanted(request: MultiplexConfigRequest) -> Wanted:
     filters = None
     if request.filters is not None:
-        filters = [(one.connection_filter, one.name_filter) for one in request.filters]
+        filters = [(filter.connection_filter, filter.name_filter) for filter in request.filters]
     return Wanted(filters, request.connections or [], request.program)
 
 
@@ -198,13 +198,15 @@ def query() -> MultiplexQueryResponse:
     return MultiplexQueryResponse(
         sockets=[
             ControlSocketInfo(
-                connection=one.connection,
-                name=list(listed[one.connection].path),
-                hosts=hosts[one.connection],
-                path=str(one.path),
-                token=one.token,
+                connection=socket.connection,
+                name=list(listed[socket.connection].path),
+                hosts=hosts[socket.connection],
+                path=str(socket.path),
+                token=socket.token,
             )
-            for one in sorted((one for one in seen if one.connection in places), key=lambda one: places[one.connection])
+            for socket in sorted(
+                (socket for socket in seen if socket.connection in places), key=lambda socket: places[socket.connection]
+            )
         ]
     )
 
@@ -330,9 +332,9 @@ class Entrance:
 
 def _refusal(status: int, body: bytes) -> ConnmgrError:
     """Return the error in an answer of HTTP."""
-    told: dict[str, Any] = json.loads(body) if body else {}
-    told = told.get("error", told)
-    refusal = ConnmgrError(str(told.pop("message", "The request failed.")))
-    refusal.code, refusal.status = str(told.pop("code", refusal.code)), status  # type: ignore[misc]
-    refusal.details = told
+    members: dict[str, Any] = json.loads(body) if body else {}
+    members = members.get("error", members)
+    refusal = ConnmgrError(str(members.pop("message", "The request failed.")))
+    refusal.code, refusal.status = str(members.pop("code", refusal.code)), status  # type: ignore[misc]
+    refusal.details = members
     return refusal

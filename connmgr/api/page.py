@@ -95,8 +95,8 @@ def index() -> flask.Response:
 @group.endpoint("/page/<path:file>", kind=PageFile, **_PUBLIC)
 def file(name: str) -> flask.Response:
     """Return a file of the page; a browser keeps it, and asks each time whether it is still the same."""
-    found = _NAME.fullmatch(name)
-    kind = _KINDS.get(found["kind"]) if found else None
+    match = _NAME.fullmatch(name)
+    kind = _KINDS.get(match["kind"]) if match else None
     if kind is None:
         raise NotFound("The page has no such file.")
     try:

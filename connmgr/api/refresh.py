@@ -40,14 +40,16 @@ def look_inside(id: str) -> ConnectionRefreshResponse:
     running, strangers = _met(record, below.values(), children)
     additions, skipped = _additions(record, strangers, categories[record.category])
     running |= _stored(additions)
-    new = [one for one in running if one not in below]
+    new = [id for id in running if id not in below]
     # Only what an earlier listing has found has a state `running`; a connection added by hand is not gone.
-    gone = [one for one in below.values() if "running" in one.state and one.id not in running]
-    states = {one: {**_seen(below.get(one)), "running": is_running} for one, is_running in running.items()}
-    states |= {one.id: {**one.state, "running": False, "gone": True} for one in gone}
+    gone = [
+        connection for connection in below.values() if "running" in connection.state and connection.id not in running
+    ]
+    states = {id: {**_seen(below.get(id)), "running": is_running} for id, is_running in running.items()}
+    states |= {connection.id: {**connection.state, "running": False, "gone": True} for connection in gone}
     daemon.vault.connections.set_states(states)
-    visible = set(daemon.authorisation.visible(caller(), [*new, *(one.id for one in gone)]))
-    newly = [one.id for one in gone if not one.state.get("gone")]
+    visible = set(daemon.authorisation.visible(caller(), [*new, *(connection.id for connection in gone)]))
+    newly = [connection.id for connection in gone if not connection.state.get("gone")]
     return ConnectionRefreshResponse(
         added=[id for id in new if id in visible], gone=[id for id in newly if id in visible], skipped=skipped
     )
@@ -61,9 +63,11 @@ def _below(record: Connection) -> dict[str, Connection]:
     )
     depth = len(record.path) + 1
     return {
-        id: one
-        for id, one in above.items()
-        if isinstance(one, Connection) and len(one.path) == depth and record.id in one.data.values()
+        id: connection
+        for id, connection in above.items()
+        if isinstance(connection, Connection)
+        and len(connection.path) == depth
+        and record.id in connection.data.values()
     }
 
 
@@ -78,10 +82,10 @@ def _met(
     chosen = set(kind.schema().fields) - {kind.via}
     places: dict[frozenset[tuple[str, Any]], list[str]] = {}
     shapes = {(child.type, frozenset(child.data) | chosen) for child in children}
-    for one in below:
+    for connection in below:
         for type, names in shapes:
-            if one.type == type:
-                places.setdefault(_place(type, names, one.data), []).append(one.id)
+            if connection.type == type:
+                places.setdefault(_place(type, names, connection.data), []).append(connection.id)
     running: dict[str, bool] = {}
     strangers: list[Child] = []
     for child in children:
@@ -97,9 +101,11 @@ def _place(type: str, names: Iterable[str], data: Mapping[str, Any]) -> frozense
     return frozenset({("type", type), *((name, str(data[name])) for name in names if data.get(name))})
 
 
-def _seen(one: Connection | None) -> Mapping[str, Any]:
+def _seen(connection: Connection | None) -> Mapping[str, Any]:
     """Return the ``state`` of a connection without the members that a look inside sets."""
-    return {name: value for name, value in (one.state if one else {}).items() if name not in ("gone", "error")}
+    return {
+        name: value for name, value in (connection.state if connection else {}).items() if name not in ("gone", "error")
+    }
 
 
 def _additions(
@@ -118,22 +124,22 @@ def _additions(
 
 def _addition(record: Connection, child: Child, category: tuple[str, ...]) -> Addition:
     kind = services().registry.get(child.type)
-    given = {"type": child.type, **({kind.via: record.id} if kind.via else {}), **child.data}
-    data = ConnectionData.load(given, caller().access)
+    fields = {"type": child.type, **({kind.via: record.id} if kind.via else {}), **child.data}
+    data = ConnectionData.load(fields, caller().access)
     # Raises if the name is invalid.
     segment(child.name)
-    request = ConnectionAddRequest(name=child.name, data=given, category=record.category)
+    request = ConnectionAddRequest(name=child.name, data=fields, category=record.category)
     services().authorisation.check(caller(), ADD, request)
     return Addition(child.name, child.type, data, category)
 
 
 def _stored(additions: Sequence[tuple[Addition, bool]]) -> dict[str, bool]:
     """Store connections for new children; return whether each child runs, by connection id."""
-    found = services().vault
-    permit = partial(found.principals.permit, access=caller().access)
-    batch = Batch(additions=[one for one, _ in additions])
-    added = found.batches.apply(batch, permit, token=caller().token).added if additions else []
-    for (one, _), (id, is_new) in zip(additions, added, strict=True):
+    vault = services().vault
+    permit = partial(vault.principals.permit, access=caller().access)
+    batch = Batch(additions=[addition for addition, _ in additions])
+    added = vault.batches.apply(batch, permit, token=caller().token).added if additions else []
+    for (addition, _), (id, is_new) in zip(additions, added, strict=True):
         if is_new:
-            part({"connection": id}, added=True, name=one.name)
+            part({"connection": id}, added=True, name=addition.name)
     return {id: is_running for (id, _), (_, is_running) in zip(added, additions, strict=True)}

@@ -117,14 +117,14 @@ def _again(request: RunRetryRequest) -> RunStartRequest:
     rows, _ = services().vault.runs.targets(run.id, states=request.states)
     if not rows:
         raise errors.InvalidRequest(f"states: No target of the run is {' or '.join(request.states)}.")
-    asked = RunStartRequest.read(run.spec["asked"])
+    original = RunStartRequest.read(run.spec["asked"])
     # Nobody waits for an approval here: a view that has begun is not run again.
-    again = replace(asked, connections=[row["connection"] for row in rows], key=None, dry_run=False, wait=0)
+    again = replace(original, connections=[row["connection"] for row in rows], key=None, dry_run=False, wait=0)
     ids = list(again.connections or ())
-    found = Selection(services().vault.connections.each(ids))
+    selection = Selection(services().vault.connections.each(ids))
     chosen = with_words(again)
     context, authorisation = request_context(), services().authorisation
-    context.selection = RunSelection(found, chosen, run.id)
+    context.selection = RunSelection(selection, chosen, run.id)
     if not authorisation.concerns(caller()):
         return chosen
     permitted = authorisation.check(caller(), RUN, chosen)
@@ -420,7 +420,7 @@ def output(request: RunOutputRequest) -> RunOutputResponse:
     last = None if request.limit is None else request.offset + request.limit
     largest = sorted(alike.values(), key=len, reverse=True)[request.offset : last]
     for same, printed in zip(largest, stored.printed(same[0] for same in largest), strict=True):
-        row, ids = same[0], [base_of(one["connection"]) for one in same]
+        row, ids = same[0], [base_of(target["connection"]) for target in same]
         groups.append(
             RunGroup(
                 connections=ids,
@@ -471,8 +471,8 @@ def stop(request: RunStopRequest) -> None:
 )
 def query(request: RunQueryRequest) -> RunQueryResponse:
     """List the runs that match, newest first. A token sees those that it, or a token below it, has started."""
-    found = services().vault.runs.find(states=request.states, name=request.name)
-    return RunQueryResponse(runs=[_info(run) for run in list(filter(_is_visible, found))[: request.limit]])
+    runs = services().vault.runs.find(states=request.states, name=request.name)
+    return RunQueryResponse(runs=[_info(run) for run in list(filter(_is_visible, runs))[: request.limit]])
 
 
 @group.endpoint("/remove", about=("run",), raises=[errors.UnknownRun, errors.RunUnderWay], example={"run": RUN_ID})
@@ -533,11 +533,11 @@ def _daemon_of(boot: str | None) -> str | None:
 def _names(connections: Iterable[str]) -> dict[str, str | None]:
     """Return the paths of connections as they are now, by their ids, of those that the caller sees."""
     seen = services().authorisation.visible(caller(), {base_of(id) for id in connections})
-    return {id: _path(one) for id, one in services().vault.connections.each(seen).items()}
+    return {id: _path(connection) for id, connection in services().vault.connections.each(seen).items()}
 
 
-def _path(one: Connection | errors.IntegrityError | None) -> str | None:
-    return "/".join(one.path) if isinstance(one, Connection) else None
+def _path(connection: Connection | errors.IntegrityError | None) -> str | None:
+    return "/".join(connection.path) if isinstance(connection, Connection) else None
 
 
 def _with_output(target: RunTarget, row: Row, printed: TargetOutput, characters: int) -> RunTarget:

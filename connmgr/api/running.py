@@ -206,8 +206,8 @@ def start_job(request: JobStartRequest | ExecRequest, *, stdin_open: bool = Fals
             if ground is not None:
                 # The job begins in exactly this state, even if the shell moves on.
                 ground.require(session.connection_digest, state_of(surroundings))
-            given = _launch(job, request, surroundings, sent)
-            started = services().jobs.start(job, given, beside, cancellation())
+            plan = _launch(job, request, surroundings, sent)
+            started = services().jobs.start(job, plan, beside, cancellation())
     except NoShell:
         if request.argv is None or job.session is not None:
             raise
@@ -240,9 +240,9 @@ def _start_outside(job: StoredJob, request: JobStartRequest | ExecRequest) -> tu
             ground.require(lease.link.target.digest)
         services().idle_links.keep(job.connection, lease)
         # Nothing there could set variables.
-        given = _launch(job, request, None, {})
-        given = replace(given, argv=outside.words(given.argv))
-        return services().jobs.start(job, given, remote_jobs_of(lease.link), cancellation())
+        plan = _launch(job, request, None, {})
+        plan = replace(plan, argv=outside.words(plan.argv))
+        return services().jobs.start(job, plan, remote_jobs_of(lease.link), cancellation())
     finally:
         lease.release()
 

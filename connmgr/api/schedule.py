@@ -143,8 +143,8 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
     changes leave the author, so that nobody lends rights to a command that somebody else has chosen.
     """
     daemon = services()
-    one = _found(request.schedule)
-    spec = dict(one.spec)
+    schedule = _found(request.schedule)
+    spec = dict(schedule.spec)
     if request.cron is not None or request.every is not None:
         spec |= {"cron": request.cron, "every": request.every, "anchor": time_to_json(daemon.schedules.clock())}
     plain = {"timezone": request.timezone, "jitter": request.jitter, "overlap": request.overlap}
@@ -158,20 +158,20 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
         spec["notify"] = _notify_of(request.notify)
     elif caller().grant is not None and spec["notify"] is not None:
         raise ScopeDenied("The owner is notified of this schedule: only the owner can change it.")
-    after = changed(one, spec=spec, name=request.name or one.name)
-    if any(spec[name] != one.spec[name] for name in ("cron", "every", "timezone", "jitter", "until")):
+    after = changed(schedule, spec=spec, name=request.name or schedule.name)
+    if any(spec[name] != schedule.spec[name] for name in ("cron", "every", "timezone", "jitter", "until")):
         after = _turned(after)
     if request.run is not None:
         _try_out(spec["run"])
     stored = daemon.vault.schedules.change(
-        one.id,
+        schedule.id,
         # What fires meanwhile keeps its marks.
         lambda now: changed(
             now,
             spec=after.spec,
             name=after.name,
-            due=now.due if after.due == one.due else after.due,
-            next_at=now.next_at if after.due == one.due else after.next_at,
+            due=now.due if after.due == schedule.due else after.due,
+            next_at=now.next_at if after.due == schedule.due else after.next_at,
         ),
     )
     daemon.schedules.changed(stored, "changed")
@@ -189,17 +189,17 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
 )
 def query(request: ScheduleQueryRequest) -> ScheduleQueryResponse:
     """List schedules by their names. A token sees those that it, or a token below it, has added."""
-    found = [schedule for schedule in services().vault.schedules.all() if _is_visible(schedule)]
-    named = [one for one in found if request.name in (None, one.name)]
-    return ScheduleQueryResponse(schedules=[_info(one) for one in named])
+    visible = [schedule for schedule in services().vault.schedules.all() if _is_visible(schedule)]
+    named = [schedule for schedule in visible if request.name in (None, schedule.name)]
+    return ScheduleQueryResponse(schedules=[_info(schedule) for schedule in named])
 
 
 @group.endpoint("/remove", about=("schedule",), raises=FINDING, example={"schedule": "nightly upgrade"})
 def remove(request: ScheduleRequest) -> None:
     """Remove a schedule. Its runs stay, and one that is under way goes on."""
-    one = _found(request.schedule)
-    services().vault.schedules.remove(one.id)
-    services().schedules.changed(one, "removed")
+    schedule = _found(request.schedule)
+    services().vault.schedules.remove(schedule.id)
+    services().schedules.changed(schedule, "removed")
 
 
 @group.endpoint(
@@ -211,8 +211,8 @@ def remove(request: ScheduleRequest) -> None:
 def pause(request: SchedulePauseRequest) -> None:
     """Let a schedule not fire until `/schedule/resume`. A run that is under way goes on."""
     reason = request.reason or f"It was paused by {caller().name}."
-    one = services().vault.schedules.change(_found(request.schedule).id, lambda now: changed(now, paused=reason))
-    services().schedules.changed(one, "paused")
+    schedule = services().vault.schedules.change(_found(request.schedule).id, lambda now: changed(now, paused=reason))
+    services().schedules.changed(schedule, "paused")
 
 
 @group.endpoint(
@@ -233,8 +233,8 @@ def resume(request: ScheduleRequest) -> None:
             raise ScheduleEnded(f"The schedule {now.name!r} has ended; give it new times by /schedule/update.")
         return changed(now, paused=None, waits=False, due=turn.due, next_at=turn.next_at)
 
-    one = services().vault.schedules.change(_found(request.schedule).id, resumed)
-    services().schedules.changed(one, "resumed")
+    schedule = services().vault.schedules.change(_found(request.schedule).id, resumed)
+    services().schedules.changed(schedule, "resumed")
 
 
 @group.endpoint(
@@ -266,28 +266,28 @@ def next(request: ScheduleNextRequest) -> ScheduleNextResponse:
     at = services().schedules.clock()
     moment: datetime | None = request.after or at
     times: list[str] = []
-    one = None if request.schedule is None else _found(request.schedule)
-    timing = Timing(request.cron, request.every, request.timezone, at) if one is None else timing_of(one)
-    if one is None:
+    schedule = None if request.schedule is None else _found(request.schedule)
+    timing = Timing(request.cron, request.every, request.timezone, at) if schedule is None else timing_of(schedule)
+    if schedule is None:
         zone_of(request.timezone)
     while moment is not None and len(times) < request.count:
-        moment = timing.after(moment) if one is None else turn_after(one, moment).due
+        moment = timing.after(moment) if schedule is None else turn_after(schedule, moment).due
         times += [] if moment is None else [time_to_json(moment)]
     return ScheduleNextResponse(times=times)
 
 
 def start_as(
-    app: flask.Flask, daemon: Services, one: StoredSchedule, fields: Mapping[str, Any], store: Store | None
+    app: flask.Flask, daemon: Services, schedule: StoredSchedule, fields: Mapping[str, Any], store: Store | None
 ) -> str:
     """Request a run in the name of a schedule's author, and return its id; ``store`` stores it.
 
     :raises connmgr.errors.ConnmgrError: the errors of ``/run/start``; also that the author's token is gone.
     """
-    live = None if one.token is None else daemon.grants.live(one.token)
+    live = None if schedule.token is None else daemon.grants.live(schedule.token)
     if live is not None and (why := live.grant.invalid(daemon.vault.runs.time())) is not None:
         raise why
     # Nothing is lent to it: a loan is for what a session of the token asks for.
-    sender = Caller(f"schedule {one.name}", access_of(live, Loans()), time.monotonic(), live=live)
+    sender = Caller(f"schedule {schedule.name}", access_of(live, Loans()), time.monotonic(), live=live)
     more = {} if store is None else {STORE: store}
     return str(Entrance(app).post(sender, "/run/start", fields, more)["run"])
 
@@ -325,47 +325,47 @@ def _try_out(run: Mapping[str, Any]) -> None:
     Entrance(app).post(caller(), "/run/start", {**run, "dryRun": True})
 
 
-def _turned(one: StoredSchedule) -> StoredSchedule:
+def _turned(schedule: StoredSchedule) -> StoredSchedule:
     """Return a schedule with its next time from now on.
 
     :raises InvalidRequest: it has none, or no such time zone.
     """
-    zone_of(one.spec["timezone"])
+    zone_of(schedule.spec["timezone"])
     at = services().schedules.clock()
-    timing_of(one).after(at)
-    turn: Turn = turn_after(one, at)
+    timing_of(schedule).after(at)
+    turn: Turn = turn_after(schedule, at)
     if turn.due is None:
         raise InvalidRequest("until: It would not fire any more.")
-    return changed(one, due=turn.due, next_at=turn.next_at, waits=False)
+    return changed(schedule, due=turn.due, next_at=turn.next_at, waits=False)
 
 
 def _found(name: str) -> StoredSchedule:
-    one = services().vault.schedules.get(name)
-    if not _is_visible(one):
+    schedule = services().vault.schedules.get(name)
+    if not _is_visible(schedule):
         raise UnknownSchedule(name)
-    return one
+    return schedule
 
 
-def _is_visible(one: StoredSchedule) -> bool:
+def _is_visible(schedule: StoredSchedule) -> bool:
     grant = caller().grant
-    return grant is None or grant.id in one.spec["lineage"]
+    return grant is None or grant.id in schedule.spec["lineage"]
 
 
-def _info(one: StoredSchedule) -> ScheduleInfo:
-    spec, state = one.spec, None
-    if one.last_run is not None:
+def _info(schedule: StoredSchedule) -> ScheduleInfo:
+    spec, state = schedule.spec, None
+    if schedule.last_run is not None:
         try:
-            state = services().vault.runs.get(one.last_run).state
+            state = services().vault.runs.get(schedule.last_run).state
         except UnknownRun:
             state = None
-    late = None if one.next_at is None else (services().schedules.clock() - one.next_at).total_seconds()
+    late = None if schedule.next_at is None else (services().schedules.clock() - schedule.next_at).total_seconds()
     notify = spec["notify"]
     if notify is not None and notify.get("webhook"):
         notify = {**notify, "webhook": {"url": notify["webhook"]["url"]}}
     return message_of(
         ScheduleInfo,
-        one,
-        schedule=one.id,
+        schedule,
+        schedule=schedule.id,
         cron=spec["cron"],
         every=spec["every"],
         timezone=spec["timezone"],
@@ -373,8 +373,8 @@ def _info(one: StoredSchedule) -> ScheduleInfo:
         overlap=spec["overlap"],
         catch_up=spec["catchUp"],
         until=None if spec["until"] is None else time_from_json(spec["until"]),
-        next=None if one.paused is not None else one.due,
-        overdue=one.paused is None and late is not None and late >= MISSED_SECONDS,
+        next=None if schedule.paused is not None else schedule.due,
+        overdue=schedule.paused is None and late is not None and late >= MISSED_SECONDS,
         last_state=state,
         run=_shown_run(spec["run"]),
         notify=None if caller().grant is not None else notify,

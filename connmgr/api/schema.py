@@ -93,13 +93,13 @@ class Ids(fields.List):  # type: ignore[type-arg]
         super().__init__(Id(), **kwargs)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
-        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        if isinstance(value, list) and all(isinstance(id, str) for id in value):
             # By loops of Python, since a call of C over a hundred thousand ids would stop all other threads meanwhile.
-            distinct = {one: None for one in value}  # noqa: C420
+            distinct = {id: None for id in value}  # noqa: C420
             if len(distinct) < len(value):
                 loaded = super()._deserialize(list(distinct), attr, data, **kwargs)
-                found = {one: id for one, id in zip(distinct, loaded, strict=True)}  # noqa: C416
-                return [found[one] for one in value]
+                by_text = {id: id for id, id in zip(distinct, loaded, strict=True)}  # noqa: C416
+                return [by_text[id] for id in value]
         return super()._deserialize(value, attr, data, **kwargs)
 
 
@@ -292,12 +292,12 @@ class Expiry(fields.Field[datetime]):
         try:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 return now() + timedelta(seconds=value)
-            given = datetime.fromisoformat(value.replace("Z", "+00:00") if isinstance(value, str) else "")
+            moment = datetime.fromisoformat(value.replace("Z", "+00:00") if isinstance(value, str) else "")
         except (OverflowError, ValueError):
             raise ValidationError("Neither a number of seconds nor a time as 2026-01-31T08:15:00Z.") from None
-        if given.tzinfo is None:
+        if moment.tzinfo is None:
             raise ValidationError("The time has no zone: write it as 2026-01-31T08:15:00Z.")
-        return given.astimezone(timezone.utc)
+        return moment.astimezone(timezone.utc)
 
 
 class Loaned(fields.Field[Mapping[str, float] | None]):
@@ -377,10 +377,10 @@ class MessageSchema(Schema):
 
     def _suggestions(self, messages: Mapping[str, Any]) -> dict[str, Any]:
         """Return the messages about unknown fields whose name is much like that of a known one."""
-        known = {_folded(field.data_key or name): field.data_key or name for name, field in self.fields.items()}
-        unknown = [name for name, told in messages.items() if told == [self.error_messages["unknown"]]]
-        near = {name: get_close_matches(_folded(name), known, 1) for name in unknown if len(name) <= LONGEST_NAME}
-        return {name: [f"Unknown field. Is {known[one[0]]} meant?"] for name, one in near.items() if one}
+        names = {_folded(field.data_key or name): field.data_key or name for name, field in self.fields.items()}
+        unknown = [name for name, texts in messages.items() if texts == [self.error_messages["unknown"]]]
+        near = {name: get_close_matches(_folded(name), names, 1) for name in unknown if len(name) <= LONGEST_NAME}
+        return {name: [f"Unknown field. Is {names[matches[0]]} meant?"] for name, matches in near.items() if matches}
 
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> Message:

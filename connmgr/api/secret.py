@@ -114,7 +114,7 @@ def sudo(request: SudoRequest) -> SudoResponse:
         after = vault.connections.each(before)
         # What another password has opened ends at once.
         end_what_runs([id for id in before if before[id] != after.get(id)])
-    found = passwords.stored(connection, category)
-    if found is None:
+    password = passwords.stored(connection, category)
+    if password is None:
         return SudoResponse()
-    return SudoResponse(connection=found.of) if found.of == connection else SudoResponse(category=found.of)
+    return SudoResponse(connection=password.of) if password.of == connection else SudoResponse(category=password.of)

@@ -209,5 +209,5 @@ class Services:
 
 def services() -> Services:
     """Return the services of the application that answers this request."""
-    found: Services = flask.current_app.extensions[EXTENSION]
-    return found
+    daemon: Services = flask.current_app.extensions[EXTENSION]
+    return daemon

@@ -11,9 +11,9 @@ import flask
 from connmgr import errors
 from connmgr.api.body import load
 from connmgr.api.context import caller, detail
-from connmgr.api.elevate import elevated
 from connmgr.api.endpoint import Endpoint, Group
 from connmgr.api.running import EXAMPLE
+from connmgr.api.selection import elevated
 from connmgr.api.services import services
 from connmgr.contract.message import Absent, message_of, time_to_json, to_json
 from connmgr.contract.token import (
@@ -245,24 +245,24 @@ def _lending(parent: Grant | None) -> _Lending:
     """
     own = caller()
     if own.grant is None:
-        found = _Lending(own.access, own.id, services().vault.principals.lendable(own.access))
+        lending = _Lending(own.access, own.id, services().vault.principals.lendable(own.access))
     else:
         mine = services().loans.of(own.grant.lineage_ids)
         if mine is None:
             raise errors.ScopeDenied("The token has no loan, so it has nothing to lend.")
-        found = _Lending(mine.lender, mine.session, mine.principal)
+        lending = _Lending(mine.lender, mine.session, mine.principal)
     if parent is not None:
         above = services().loans.of(parent.lineage_ids)
-        if above is None or above.principal != found.user:
+        if above is None or above.principal != lending.user:
             raise errors.ScopeDenied(
-                f"The token that it was created with has no loan by {found.user.name}, and a token never has more than "
-                f"that one: run `connmgr token lend {parent.id}` first."
+                f"The token that it was created with has no loan by {lending.user.name}, and a token never has more "
+                f"than that one: run `connmgr token lend {parent.id}` first."
             )
-    return found
+    return lending
 
 
 def _lend(lending: _Lending, grant: Grant, seconds: float | None) -> None:
-    ends = until(seconds, min(one.expires for one in grant.lineage))
+    ends = until(seconds, min(token.expires for token in grant.lineage))
     services().loans.lend(
         Loan(grant.id, grant.name, grant.lineage_ids, lending.access, lending.session, lending.user, ends)
     )

@@ -191,7 +191,7 @@ def _approved(
     ruled = []
     try:
         for change in chosen:
-            asked = {
+            shown = {
                 "undoes": change.id,
                 "changed": f"{change.action} by {change.by} at {datetime.fromtimestamp(change.at, timezone.utc)}",
                 "kind": change.before.kind,
@@ -200,7 +200,7 @@ def _approved(
                 "force": request.force,
                 "dryRun": request.dry_run,
             }
-            rules = services().authorisation.path_rules(caller(), request.connection, asked, 0, digest)
+            rules = services().authorisation.path_rules(caller(), request.connection, shown, 0, digest)
             if rules is not None and change.not_kept is None:
                 # A refusal is the outcome of its change; the others are undone.
                 with suppress(errors.PolicyDenied, errors.ApprovalDenied):

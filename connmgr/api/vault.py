@@ -81,7 +81,9 @@ def unlock(request: UnlockRequest) -> UnlockResponse:
         services().sockets.unlocked(caller())
     used = services().vault.recoveries.used_for(request.user)
     return UnlockResponse(
-        recoveries=[UsedRecovery(recovery=one.id, used=one.used) for one in used if one.used is not None]
+        recoveries=[
+            UsedRecovery(recovery=recovery.id, used=recovery.used) for recovery in used if recovery.used is not None
+        ]
     )
 
 

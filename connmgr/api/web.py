@@ -68,8 +68,8 @@ def login(request: WebLoginRequest) -> WebLoginResponse:
 
     The session ends by `/web/logout`, after `web-ttl` seconds of idleness, and with the daemon.
     """
-    opener, asked = services().tickets.redeem_request(request.ticket, _LOGIN)
-    if asked.same_user and not _may_be_own_user():
+    opener, ticket_request = services().tickets.redeem_request(request.ticket, _LOGIN)
+    if ticket_request.same_user and not _may_be_own_user():
         raise InvalidToken("The ticket is for a program of another user of this machine.")
     request_context().client = "page"
     if opener.live is not None:
@@ -110,9 +110,9 @@ def confirm(request: WebConfirmRequest) -> WebConfirmResponse:
             raise InvalidRequest("user, passphrase: the setting web-step-up asks for both.")
         services().vault.principals.unlock(asking.access, request.user, request.passphrase, guesser())
     elif mode == STEP_UP_APPROVAL and asking.is_page:
-        asked = {"action": "web.confirm", "session": asking.id, "connections": [], "names": []}
+        shown = {"action": "web.confirm", "session": asking.id, "connections": [], "names": []}
         try:
-            services().approvals.require(requester(asking), asked, request.wait)
+            services().approvals.require(requester(asking), shown, request.wait)
         except ApprovalRequired as error:
             text = "Nobody has approved this page yet: decide with `connmgr approve`, and send the request again."
             raise ApprovalRequired(text, **error.details) from error

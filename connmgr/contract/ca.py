@@ -77,7 +77,7 @@ class CaLimitRequest(CaNameRequest):
 
     def check(self) -> None:
         super().check()
-        if self.remove and any(given is not None for given in (self.principals, self.seconds, self.renew)):
+        if self.remove and any(value is not None for value in (self.principals, self.seconds, self.renew)):
             raise Wrong("Not together with principals, seconds or renew.", "remove")
 
 

@@ -133,11 +133,11 @@ class Selecting(Message):
         super().check()
         filters = {"categoryFilter": self.category_filter, "connectionFilter": self.connection_filter}
         filters |= {"typeFilter": self.type_filter, "where": self.where}
-        given = [name for name, value in filters.items() if value is not None]
-        if self.connections is None and not given:
+        names = [name for name, value in filters.items() if value is not None]
+        if self.connections is None and not names:
             raise Wrong("Give connections or a filter.", "connections")
-        if self.connections is not None and given:
-            raise Wrong("Give either connections or filters, not both.", given[0])
+        if self.connections is not None and names:
+            raise Wrong("Give either connections or filters, not both.", names[0])
 
 
 class AwaitsApproval(Message):
@@ -180,14 +180,14 @@ class WhatRuns(Message):
 
     def check(self) -> None:
         super().check()
-        given = [name for name in self.alternatives if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise Wrong(f"Not together with {given[0]}.", given[1])
-        if not given and not self.may_lack:
+        names = [name for name in self.alternatives if getattr(self, name) is not None]
+        if len(names) > 1:
+            raise Wrong(f"Not together with {names[0]}.", names[1])
+        if not names and not self.may_lack:
             raise Wrong(f"Give one of {', '.join(self.alternatives)}.", self.alternatives[0])
         size = len((self.command or "").encode()) + sum(len(word.encode()) + 1 for word in self.argv or ())
         if size > self.max_bytes:
-            raise Wrong(f"Longer than {self.max_bytes} bytes.", given[0])
+            raise Wrong(f"Longer than {self.max_bytes} bytes.", names[0])
 
 
 class SendsEnvironment(Message):

@@ -60,7 +60,7 @@ class SearchRequest(PathRequest):
     def check(self) -> None:
         super().check()
         for name in ("text", "names"):
-            if any(one in getattr(self, name) for one in "\n\0"):
+            if any(character in getattr(self, name) for character in "\n\0"):
                 raise Wrong("Has a newline or NUL, which no line and no pattern has.", name)
 
 

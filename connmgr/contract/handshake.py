@@ -30,10 +30,10 @@ class HandshakeAuth(Message):
         wanted = self.credentials.get(self.type.lower())
         if wanted is None:
             raise Wrong("Must be local, apiKey or token.", "type")
-        given = members(self).keys() & self.credentials.values()
-        if wanted not in given:
+        names = members(self).keys() & self.credentials.values()
+        if wanted not in names:
             raise Wrong("Missing data for required field.", wanted)
-        for other in sorted(given - {wanted}):
+        for other in sorted(names - {wanted}):
             raise Wrong(f"Not a field of type {self.type}.", other)
 
     @property

@@ -74,7 +74,7 @@ class InventoryAddRequest(InventoryNameRequest):
 
     def check(self) -> None:
         super().check()
-        if sum(one is not None for one in (self.ansible, self.command, self.file)) != 1:
+        if sum(source is not None for source in (self.ansible, self.command, self.file)) != 1:
             raise Wrong("Give one of ansible, command and file.", "ansible")
         for name, path in (("ansible", self.ansible), ("file", self.file)):
             # `a,b,` is a list of hosts to Ansible. The daemon's directory is nobody's.

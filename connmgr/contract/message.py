@@ -333,15 +333,15 @@ def _field_of(kind: type[Message], name: str) -> Field:
     A start of the command line sends three or four fields of requests that have twenty, so that evaluating them one by
     one saves it more than the whole client's other work takes.
     """
-    found = _FIELDS.get((kind, name))
-    if found is None:
+    field = _FIELDS.get((kind, name))
+    if field is None:
         # typing's own function for this does not return a parent's Annotated that a child declares anew.
         base = next(base for base in kind.__mro__ if name in getattr(base, "__annotations__", {}))
         hint = base.__annotations__[name]
         if isinstance(hint, str):
             hint = eval(hint, vars(sys.modules[base.__module__]))  # noqa: S307 - our own source
-        found = _FIELDS[kind, name] = _field(kind, name, hint)
-    return found
+        field = _FIELDS[kind, name] = _field(kind, name, hint)
+    return field
 
 
 def _field(kind: type[Message], name: str, hint: Any) -> Field:

@@ -69,10 +69,10 @@ def share_of(value: object, field: str) -> int | float:
         if value < 1:
             raise Wrong(f"{value} is not at least 1.", field)
         return value
-    found = SHARE.match(value) if isinstance(value, str) else None
-    if found is None:
+    share = SHARE.match(value) if isinstance(value, str) else None
+    if share is None:
         raise Wrong('Neither a number of targets nor a share such as "10%".', field)
-    percent = float(found[1])
+    percent = float(share[1])
     if not 0 < percent <= 100:
         raise Wrong(f"A share is above 0% and at most 100%, not {value}.", field)
     return percent / 100

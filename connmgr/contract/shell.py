@@ -88,9 +88,9 @@ class OwnShell(Message):
 
     def check(self) -> None:
         super().check()
-        given = members(self) if self.fresh else {}
+        names = members(self) if self.fresh else {}
         for name in ("session", "detachAfter"):
-            if name in given:
+            if name in names:
                 raise Wrong(f"Not together with {name}.", "fresh")
 
 

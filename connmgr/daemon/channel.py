@@ -710,9 +710,9 @@ class SuspendedChannels:
             with self._lock:
                 if not self._due or self._due[0][0] > now:
                     return self._due[0][0] - now if self._due else float("inf")
-                found = self._waiting.pop(heapq.heappop(self._due)[1], None)
-            if found is not None:
-                channel, suspended = found
+                entry = self._waiting.pop(heapq.heappop(self._due)[1], None)
+            if entry is not None:
+                channel, suspended = entry
                 channel.resume(suspended)
 
 

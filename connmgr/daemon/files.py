@@ -144,8 +144,8 @@ class AuthFile:
             return
         own = os.fstat(self._descriptor)
         try:
-            found = self._path.lstat()
-            if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+            status = self._path.lstat()
+            if (status.st_dev, status.st_ino) == (own.st_dev, own.st_ino):
                 self._path.unlink()
         except FileNotFoundError:
             return

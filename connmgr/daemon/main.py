@@ -124,7 +124,7 @@ def _prepared(registry: Registry, data_dir: Path) -> Registry:
 def _open_server(services: Services, bound: socket.socket, beside: socket.socket | None) -> Server:
     settings = services.settings
     addresses = Addresses(bound.getsockname()[1], settings.host, settings.allowed_hosts)
-    content = {one.path: one.action for one in endpoints() if one.has_content or one.raw_body}
+    content = {endpoint.path: endpoint.action for endpoint in endpoints() if endpoint.has_content or endpoint.raw_body}
     app = create_app(services, addresses)
     services.sockets.pipeline = Entrance(app)
     services.schedules.start = partial(start_as, app, services)
@@ -153,8 +153,8 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
 
 def _body_shares(max_body: int) -> Shares:
     """Return the shares of the memory for request bodies: two of the largest at a time for a token."""
-    one = max(MEBIBYTE, 2 * max_body)
-    return Shares(one, 2 * one, strangers=MEBIBYTE, owner=8 * one)
+    of_token = max(MEBIBYTE, 2 * max_body)
+    return Shares(of_token, 2 * of_token, strangers=MEBIBYTE, owner=8 * of_token)
 
 
 def _finish(server: Server, services: Services) -> None:

@@ -320,11 +320,11 @@ class ChunkedBody:
         return rest[end + 2 - before :]
 
     def _size(self, line: bytes) -> None:
-        found = _SIZE.fullmatch(line)
-        if not found:
+        size = _SIZE.fullmatch(line)
+        if not size:
             self.error = BadRequest("Not the size of a chunk")
             return
-        self._chunk_left = int(found[1], 16)
+        self._chunk_left = int(size[1], 16)
         self._expected = self._end_of_chunk if self._chunk_left else self._trailer
 
     def _end_of_chunk(self, line: bytes) -> None:

@@ -72,174 +72,212 @@ def open_services(
 
     :raises StartupError: the files of one of them cannot be used.
     """
-    events, slots = Events(), RequestSlots(settings.threads)
-    # First, and so closed last: it records the ends of processes that the others end.
-    names = SubjectNames(vault)
-    audit = _open_audit(settings, vault, registry, names, cleanup)
-    signers = Signers(vault, registry, audit.note, must_note=settings.audit == REQUIRED)
-    links = LinkTable(vault, registry, settings.send_env, events.publish, signers)
-    shells = _open_shells(settings, vault, registry, links, events, cleanup)
-    computing, pace = Computing(), Pace()
-    streams = Streams(computing, pace)
-    cleanup.callback(streams.close, CLOSE_SECONDS)
-    terminals = _open_terminals(settings, vault, links, streams, events, cleanup)
-    tunnels = Tunnels(vault, registry, links, settings.start_timeout, events.publish)
-    cleanup.callback(tunnels.close, CLOSE_SECONDS)
-    sockets = ControlSockets(streams.loop, tunnels, settings.auth_file.with_name("ssh"), str(settings.auth_file))
-    cleanup.callback(sockets.stop)
-    ssh_configs = SshConfigs(vault, registry)
-    kept_config = _open_kept_config(settings, vault, ssh_configs, sockets, cleanup)
-    idle_links = IdleLinks()
-    cleanup.callback(idle_links.let_go, 0.0)
-    reach = RemoteHosts(links, idle_links)
-    limits = JobLimits(settings.max_connection_jobs, settings.max_jobs)
-    jobs = _open_jobs(vault, reach, limits, idle_links, slots, audit, events, cleanup)
-    blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
-    cleanup.callback(blobs.close)
-    loans = Loans()
-    ending = Ending(vault, streams, terminals, tunnels, sockets, jobs, loans, audit)
-    loans.ended, loans.ended_since, loans.used = ending.loan_over, ending.end_borrowed, ending.loan_used
-    cleanup.callback(loans.close)
-    grants = _open_grants(vault, ending, events, cleanup)
-    approvals = _open_approvals(vault, registry, events, cleanup)
-    grounds = Grounds(vault, registry, shells)
-    commands = SavedCommands(vault.commands)
-    authorisation = _authorisation(vault, registry, approvals, jobs, terminals, grounds)
-    authors = Authors(grants, authorisation, commands)
-    facts = Gatherer(vault, links, registry.plugins.hook.connmgr_fact_programs)
-    away = partial(leads_to_host, vault, registry)
-    runs = Runs(vault, shells, jobs, facts, authors, settings, partial(_record_run, audit), away, events.publish)
-    ending.runs = runs
-    cleanup.callback(runs.close, CLOSE_SECONDS)
-    notices = Notices(registry.plugins.hook.connmgr_run_ended)
-    cleanup.callback(notices.close, CLOSE_SECONDS)
-    schedules = Schedules(vault, notices, events.publish)
-    cleanup.callback(schedules.close, CLOSE_SECONDS)
-    runs.changed = schedules.poke
-    inventories = Inventories(vault, runs.name)
-    cleanup.callback(inventories.close, CLOSE_SECONDS)
-    anonymous = Caller("anonymous", Access(), time.monotonic())
-    lookout = Lookout(links, shells, jobs, vault.jobs, terminals, authorisation, events.publish)
-    return Services(
-        settings=settings,
-        vault=vault,
-        registry=registry,
-        links=links,
-        signers=signers,
-        idle_links=idle_links,
-        shells=shells,
-        streams=streams,
-        terminals=terminals,
-        tunnels=tunnels,
-        sockets=sockets,
-        ssh_configs=ssh_configs,
-        kept_config=kept_config,
-        facts=facts,
-        jobs=jobs,
-        runs=runs,
-        schedules=schedules,
-        inventories=inventories,
-        orphans=OrphanJobs(vault, reach, jobs),
-        authorisation=authorisation,
-        approvals=approvals,
-        commands=commands,
-        grants=grants,
-        loans=loans,
-        credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
-        tokens=_open_tokens(settings, anonymous, grants, loans, streams, cleanup),
-        tickets=Tickets(),
-        listeners=Listeners(events, streams, authorisation, lookout.look),
-        events=events,
-        scraper=Scraper(lambda: _metrics_token(settings)),
-        anonymous=anonymous,
-        slots=slots,
-        pace=pace,
-        computing=computing,
-        snapshots=Snapshots(),
-        changes=ChangeStore(
+    wiring = _Wiring(settings, vault, registry, cleanup)
+    wiring.open_audit()
+    wiring.open_machines()
+    wiring.open_streams()
+    wiring.open_jobs()
+    wiring.open_rights()
+    wiring.open_runs()
+    return wiring.services(auth_file, stop)
+
+
+class _Wiring:
+    """Creates the services by rooms, in the order in which each room needs those before it."""
+
+    def __init__(self, settings: Settings, vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> None:
+        self.settings, self.vault, self.registry, self.cleanup = settings, vault, registry, cleanup
+        self.events, self.slots = Events(), RequestSlots(settings.threads)
+        self.computing, self.pace = Computing(), Pace()
+
+    def open_audit(self) -> None:
+        """Open the audit log: first, and so closed last, because it records the ends of processes that others end."""
+        vault, settings = self.vault, self.settings
+        self.names = SubjectNames(vault)
+        self.audit = AuditLog(
+            settings.data_dir / FILE_NAME,
+            *open_chain(vault.principals, vault.database),
+            vault.audit_mac,
+            text=CommandText(
+                tokens=settings.audit_token_commands == TOKEN_TEXT,
+                everyone=settings.audit_commands,
+                secrets=ConnectionSecrets(vault, self.registry).of,
+            ),
+            names=self.names.of,
+            ship=self.registry.plugins.hook.connmgr_audit,
+        )
+        self.cleanup.callback(self.audit.close)
+
+    def open_machines(self) -> None:
+        """Create what reaches machines: signers, links, shells."""
+        vault, registry, settings, publish = self.vault, self.registry, self.settings, self.events.publish
+        self.signers = Signers(vault, registry, self.audit.note, must_note=settings.audit == REQUIRED)
+        self.links = LinkTable(vault, registry, settings.send_env, publish, self.signers)
+        self.shells = ShellTable(
+            vault,
+            registry,
+            self.links,
+            max_output=settings.max_output,
+            idle_timeout=settings.idle_timeout,
+            start_timeout=settings.start_timeout,
+            orphans=settings.data_dir / "shells.json",
+            publish=publish,
+        )
+        self.cleanup.callback(self.shells.close, CLOSE_SECONDS)
+
+    def open_streams(self) -> None:
+        """Create what moves bytes for clients: streams, terminals, tunnels, and control sockets with their file."""
+        vault, settings, publish = self.vault, self.settings, self.events.publish
+        self.streams = Streams(self.computing, self.pace)
+        self.cleanup.callback(self.streams.close, CLOSE_SECONDS)
+        recordings = Recordings(
+            settings.data_dir / "recordings",
+            limit=settings.max_recording,
+            total=settings.max_recordings,
+            days=settings.recording_days,
+        )
+        limits = TerminalLimits(settings.max_connection_terminals, settings.max_terminals, settings.terminal_timeout)
+        self.terminals = Terminals(vault, self.links, self.streams, recordings, limits, settings.start_timeout, publish)
+        self.cleanup.callback(self.terminals.close, CLOSE_SECONDS)
+        self.tunnels = Tunnels(vault, self.registry, self.links, settings.start_timeout, publish)
+        self.cleanup.callback(self.tunnels.close, CLOSE_SECONDS)
+        directory = settings.auth_file.with_name("ssh")
+        self.sockets = ControlSockets(self.streams.loop, self.tunnels, directory, str(settings.auth_file))
+        self.cleanup.callback(self.sockets.stop)
+        self.ssh_configs = SshConfigs(vault, self.registry)
+        file = config_file(os.environ).with_name("ssh_config")
+        sender = Caller("connmgr ssh-config", Access(), time.monotonic())
+        self.kept_config = KeptConfig(
+            vault, self.ssh_configs, self.sockets, file, settings.data_dir, sender, replace_private
+        )
+        self.cleanup.callback(self.kept_config.close)
+
+    def open_jobs(self) -> None:
+        """Create what runs on without a client: jobs, with the links that they keep; and blobs."""
+        vault, settings = self.vault, self.settings
+        self.idle_links = IdleLinks()
+        self.cleanup.callback(self.idle_links.let_go, 0.0)
+        reach = RemoteHosts(self.links, self.idle_links)
+        limits = JobLimits(settings.max_connection_jobs, settings.max_jobs)
+        self.jobs = Jobs(vault, reach, limits, lambda: self.slots.taken(holder()), self.events.publish)
+        self.cleanup.callback(self.jobs.close, CLOSE_SECONDS)
+        reaper = Reaper(vault, self.jobs, reach, self.idle_links, partial(_record_end, vault, self.audit))
+        self.cleanup.callback(reaper.close, CLOSE_SECONDS)
+        self.orphans = OrphanJobs(vault, reach, self.jobs)
+        self.blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
+        self.cleanup.callback(self.blobs.close)
+
+    def open_rights(self) -> None:
+        """Create what decides who may do what: loans, tokens, approvals, saved commands, authorisation."""
+        vault, publish = self.vault, self.events.publish
+        self.loans = Loans()
+        self.ending = ending = Ending(
+            vault, self.streams, self.terminals, self.tunnels, self.sockets, self.jobs, self.loans, self.audit
+        )
+        self.loans.ended, self.loans.ended_since, self.loans.used = (
+            ending.loan_over,
+            ending.end_borrowed,
+            ending.loan_used,
+        )
+        self.cleanup.callback(self.loans.close)
+        self.grants = Grants(vault.tokens, vault.principals.lasting_key(b"connmgr.tokens"), ending, publish)
+        self.cleanup.callback(self.grants.in_use.close)
+        key = vault.principals.lasting_key(b"connmgr.approval")
+        requested = self.registry.plugins.hook.connmgr_approval_requested
+        self.approvals = Approvals(vault.approvals, key, continuation, lambda shown: requested(approval=shown), publish)
+        self.cleanup.callback(self.approvals.waiters.close)
+        self.commands = SavedCommands(vault.commands)
+        grounds = Grounds(vault, self.registry, self.shells)
+        self.authorisation = _authorisation(vault, self.registry, self.approvals, self.jobs, self.terminals, grounds)
+
+    def open_runs(self) -> None:
+        """Create what the daemon does by itself: facts, runs, schedules with their notices, inventories."""
+        vault, registry, publish = self.vault, self.registry, self.events.publish
+        self.facts = Gatherer(vault, self.links, registry.plugins.hook.connmgr_fact_programs)
+        authors = Authors(self.grants, self.authorisation, self.commands)
+        record = partial(_record_run, self.audit)
+        away = partial(leads_to_host, vault, registry)
+        self.runs = Runs(vault, self.shells, self.jobs, self.facts, authors, self.settings, record, away, publish)
+        self.ending.runs = self.runs
+        self.cleanup.callback(self.runs.close, CLOSE_SECONDS)
+        notices = Notices(registry.plugins.hook.connmgr_run_ended)
+        self.cleanup.callback(notices.close, CLOSE_SECONDS)
+        self.schedules = Schedules(vault, notices, publish)
+        self.cleanup.callback(self.schedules.close, CLOSE_SECONDS)
+        self.runs.changed = self.schedules.poke
+        self.inventories = Inventories(vault, self.runs.name)
+        self.cleanup.callback(self.inventories.close, CLOSE_SECONDS)
+
+    def services(self, auth_file: AuthFile, stop: Stop) -> Services:
+        """Return all of them, with what only the pipeline of requests uses."""
+        settings, vault, authorisation = self.settings, self.vault, self.authorisation
+        anonymous = Caller("anonymous", Access(), time.monotonic())
+        tokens = Tokens(
+            settings.session_ttl,
+            settings.unlock_ttl,
+            anonymous,
+            self.grants,
+            self.loans,
+            page_ttl=settings.web_ttl,
+            left=lambda page, why: self.streams.end_session(page.id, why),
+        )
+        self.cleanup.callback(tokens.close)
+        tokens.watch()
+        lookout = Lookout(
+            self.links, self.shells, self.jobs, vault.jobs, self.terminals, authorisation, self.events.publish
+        )
+        changes = ChangeStore(
             settings.data_dir / "undo",
             lambda: vault.principals.lasting_key(b"connmgr.undo"),
             total=settings.max_undo,
             days=settings.undo_days,
-        ),
-        upgrades=Pace(),
-        scans=Queues(),
-        blobs=blobs,
-        audit=audit,
-        subject_names=names,
-        counts=Counts(),
-        stopping=lambda: stop.requested,
-        stop=stop.request,
-    )
-
-
-def _open_shells(
-    settings: Settings,
-    vault: Vault,
-    registry: Registry,
-    links: LinkTable,
-    events: Events,
-    cleanup: contextlib.ExitStack,
-) -> ShellTable:
-    shells = ShellTable(
-        vault,
-        registry,
-        links,
-        max_output=settings.max_output,
-        idle_timeout=settings.idle_timeout,
-        start_timeout=settings.start_timeout,
-        orphans=settings.data_dir / "shells.json",
-        publish=events.publish,
-    )
-    cleanup.callback(shells.close, CLOSE_SECONDS)
-    return shells
-
-
-def _open_kept_config(
-    settings: Settings, vault: Vault, configs: SshConfigs, sockets: ControlSockets, cleanup: contextlib.ExitStack
-) -> KeptConfig:
-    file = config_file(os.environ).with_name("ssh_config")
-    sender = Caller("connmgr ssh-config", Access(), time.monotonic())
-    kept = KeptConfig(vault, configs, sockets, file, settings.data_dir, sender, replace_private)
-    cleanup.callback(kept.close)
-    return kept
-
-
-def _open_terminals(
-    settings: Settings,
-    vault: Vault,
-    links: LinkTable,
-    streams: Streams,
-    events: Events,
-    cleanup: contextlib.ExitStack,
-) -> Terminals:
-    recordings = Recordings(
-        settings.data_dir / "recordings",
-        limit=settings.max_recording,
-        total=settings.max_recordings,
-        days=settings.recording_days,
-    )
-    limits = TerminalLimits(settings.max_connection_terminals, settings.max_terminals, settings.terminal_timeout)
-    terminals = Terminals(vault, links, streams, recordings, limits, settings.start_timeout, events.publish)
-    cleanup.callback(terminals.close, CLOSE_SECONDS)
-    return terminals
-
-
-def _open_jobs(
-    vault: Vault,
-    reach: RemoteHosts,
-    limits: JobLimits,
-    idle_links: IdleLinks,
-    slots: RequestSlots,
-    audit: AuditLog,
-    events: Events,
-    cleanup: contextlib.ExitStack,
-) -> Jobs:
-    jobs = Jobs(vault, reach, limits, lambda: slots.taken(holder()), events.publish)
-    cleanup.callback(jobs.close, CLOSE_SECONDS)
-    reaper = Reaper(vault, jobs, reach, idle_links, partial(_record_end, vault, audit))
-    cleanup.callback(reaper.close, CLOSE_SECONDS)
-    return jobs
+        )
+        return Services(
+            settings=settings,
+            vault=vault,
+            registry=self.registry,
+            links=self.links,
+            signers=self.signers,
+            idle_links=self.idle_links,
+            shells=self.shells,
+            streams=self.streams,
+            terminals=self.terminals,
+            tunnels=self.tunnels,
+            sockets=self.sockets,
+            ssh_configs=self.ssh_configs,
+            kept_config=self.kept_config,
+            facts=self.facts,
+            jobs=self.jobs,
+            runs=self.runs,
+            schedules=self.schedules,
+            inventories=self.inventories,
+            orphans=self.orphans,
+            authorisation=authorisation,
+            approvals=self.approvals,
+            commands=self.commands,
+            grants=self.grants,
+            loans=self.loans,
+            credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
+            tokens=tokens,
+            tickets=Tickets(),
+            listeners=Listeners(self.events, self.streams, authorisation, lookout.look),
+            events=self.events,
+            scraper=Scraper(lambda: _metrics_token(settings)),
+            anonymous=anonymous,
+            slots=self.slots,
+            pace=self.pace,
+            computing=self.computing,
+            snapshots=Snapshots(),
+            changes=changes,
+            upgrades=Pace(),
+            scans=Queues(),
+            blobs=self.blobs,
+            audit=self.audit,
+            subject_names=self.names,
+            counts=Counts(),
+            stopping=lambda: stop.requested,
+            stop=stop.request,
+        )
 
 
 def _record_end(vault: Vault, audit: AuditLog, job: StoredJob) -> None:
@@ -261,58 +299,8 @@ def _record_run(audit: AuditLog, run: StoredRun, author: Author, outcomes: Seque
     if author.grant is not None:
         facts |= {"token": author.grant.id, "tokenName": author.grant.name}
     about = {"connections": [connection for connection, _ in outcomes]}
-    ends = [one for _, one in outcomes]
-    states, codes = [end.state for end in ends], [end.exit_code for end in ends]
+    states, codes = [end.state for _, end in outcomes], [end.exit_code for _, end in outcomes]
     audit.record(facts, about, {"run": run.id, "states": states, "exitCodes": codes})
-
-
-def _open_audit(
-    settings: Settings, vault: Vault, registry: Registry, names: SubjectNames, cleanup: contextlib.ExitStack
-) -> AuditLog:
-    audit = AuditLog(
-        settings.data_dir / FILE_NAME,
-        *open_chain(vault.principals, vault.database),
-        vault.audit_mac,
-        text=CommandText(
-            tokens=settings.audit_token_commands == TOKEN_TEXT,
-            everyone=settings.audit_commands,
-            secrets=ConnectionSecrets(vault, registry).of,
-        ),
-        names=names.of,
-        ship=registry.plugins.hook.connmgr_audit,
-    )
-    cleanup.callback(audit.close)
-    return audit
-
-
-def _open_grants(vault: Vault, ending: Ending, events: Events, cleanup: contextlib.ExitStack) -> Grants:
-    grants = Grants(vault.tokens, vault.principals.lasting_key(b"connmgr.tokens"), ending, events.publish)
-    cleanup.callback(grants.in_use.close)
-    return grants
-
-
-def _open_tokens(
-    settings: Settings, anonymous: Caller, grants: Grants, loans: Loans, streams: Streams, cleanup: contextlib.ExitStack
-) -> Tokens:
-    tokens = Tokens(
-        settings.session_ttl,
-        settings.unlock_ttl,
-        anonymous,
-        grants,
-        loans,
-        page_ttl=settings.web_ttl,
-        left=lambda page, why: streams.end_session(page.id, why),
-    )
-    cleanup.callback(tokens.close)
-    tokens.watch()
-    return tokens
-
-
-def _open_approvals(vault: Vault, registry: Registry, events: Events, cleanup: contextlib.ExitStack) -> Approvals:
-    key, requested = vault.principals.lasting_key(b"connmgr.approval"), registry.plugins.hook.connmgr_approval_requested
-    approvals = Approvals(vault.approvals, key, continuation, lambda shown: requested(approval=shown), events.publish)
-    cleanup.callback(approvals.waiters.close)
-    return approvals
 
 
 def _authorisation(

@@ -132,13 +132,13 @@ class Agents:
         :raises ClientError: as :meth:`ConnectedAgent.accepted`.
         """
         owner = owner_of(token)
-        found = next((one for one in self._agents if one.session == session and one.owner == owner), None)
-        return None if found is None else await self._checked(found)
+        known_agent = next((agent for agent in self._agents if agent.session == session and agent.owner == owner), None)
+        return None if known_agent is None else await self._checked(known_agent)
 
     async def of_token(self, token: str) -> ConnectedAgent:
         """Return the agent of all requests that show ``token`` without a session; raises as :meth:`begin`."""
-        found = self._shared(owner_of(token))
-        return await self.begin(token, shared=True) if found is None else await self._checked(found)
+        shared_agent = self._shared(owner_of(token))
+        return await self.begin(token, shared=True) if shared_agent is None else await self._checked(shared_agent)
 
     async def begin(self, token: str, *, shared: bool = False) -> ConnectedAgent:
         """Return a new agent, or an existing one if a ``shared`` agent of ``token`` has appeared meanwhile.
@@ -149,15 +149,15 @@ class Agents:
         owner = owner_of(token)
         bridge, server = await anyio.to_thread.run_sync(self._made, token, limiter=self._unknown)
         try:
-            found = self._shared(owner) if shared else None
-            if found is None:
+            existing = self._shared(owner) if shared else None
+            if existing is None:
                 self._make_room(owner)
         except TooManyAgentsError:
             await anyio.to_thread.run_sync(bridge.close)
             raise
-        if found is not None:
+        if existing is not None:
             await anyio.to_thread.run_sync(bridge.close)
-            return found
+            return existing
         agent = ConnectedAgent(owner, bridge, server, shared=shared)
         self._agents.add(agent)
         await self._tasks.start(self._keep, agent)
@@ -202,7 +202,7 @@ class Agents:
         return agent
 
     def _shared(self, owner: bytes) -> ConnectedAgent | None:
-        return next((one for one in self._agents if one.shared and one.owner == owner), None)
+        return next((agent for agent in self._agents if agent.shared and agent.owner == owner), None)
 
     def _make_room(self, owner: bytes) -> None:
         """If there is no room, end the idle agent of ``owner`` that was silent for the longest time.

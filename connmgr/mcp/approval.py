@@ -83,7 +83,9 @@ class Approver:
         """Return the approval as ``/approval/query`` describes it, None if the token cannot see it, or it is over."""
         with self._lock:
             try:
-                return next((one for one in self._client.approval.query() if one["approval"] == approval), None)
+                return next(
+                    (pending for pending in self._client.approval.query() if pending["approval"] == approval), None
+                )
             except ClientError as error:
                 logger.warning("The token that decides cannot look at the approval %s: %s", approval, error.message)
                 return None
@@ -103,8 +105,8 @@ class Approver:
                 logger.warning(
                     "The token that decides cannot decide about the approval %s: %s", approval, error.message
                 )
-                told = f"What the person has decided could not be passed on: {error.message}"
-                raise ClientError(told, error.code, error.status, error.details) from error
+                message = f"What the person has decided could not be passed on: {error.message}"
+                raise ClientError(message, error.code, error.status, error.details) from error
 
 
 class DecisionForm(BaseModel):
@@ -157,9 +159,9 @@ def decision_of(answer: ElicitResult) -> Verdict | None:
 
 def deciding(call: Call, approval: Mapping[str, Any]) -> Question:
     """Return the question whose answer is the decision; it shows the request as the daemon describes it."""
-    asked = list(described(approval, f" for your approval (until {_minute(approval['expires'])})"))
-    lines = [*asked, *_preview(call)]
-    if len(lines) > MAX_LINES or any(len(line) > MAX_CHARACTERS for line in asked):
+    request = list(described(approval, f" for your approval (until {_minute(approval['expires'])})"))
+    lines = [*request, *_preview(call)]
+    if len(lines) > MAX_LINES or any(len(line) > MAX_CHARACTERS for line in request):
         return waiting(call, approval)
     return Question(
         approval["approval"],
@@ -172,10 +174,13 @@ def deciding(call: Call, approval: Mapping[str, Any]) -> Question:
 
 def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
     """Return the question whether to wait until somebody decides elsewhere; ``approval`` has its id and expiry."""
-    asked = {"action": call.name, "arguments": {name: one for name, one in call.arguments.items() if one is not None}}
-    named = {"tokenName": call.bridge.rights.name, "asked": asked}
-    told = described(named, f" for an approval (until {_minute(approval['expires'])})")
-    lines = [*map(_cut, told), *_preview(call)]
+    request = {
+        "action": call.name,
+        "arguments": {name: value for name, value in call.arguments.items() if value is not None},
+    }
+    named = {"tokenName": call.bridge.rights.name, "asked": request}
+    request_lines = described(named, f" for an approval (until {_minute(approval['expires'])})")
+    lines = [*map(_cut, request_lines), *_preview(call)]
     lines[MAX_LINES:] = ["  …"] if len(lines) > MAX_LINES else []
     command = short_command(approval["approval"])
     end = f"\n\nIn a terminal, `{command}` shows it whole and decides. Accept here to have the agent wait for that."
@@ -252,22 +257,22 @@ class Questions:
 
         When the client has cancelled all calls that wait for the answer, the question is withdrawn.
         """
-        asked = self._open.get(question.approval)
-        if asked is None:
-            asked = self._open[question.approval] = _Asked()
-            self._tasks.start_soon(self._put, call, question, asked)
-        asked.calls += 1
+        prompt = self._open.get(question.approval)
+        if prompt is None:
+            prompt = self._open[question.approval] = _Asked()
+            self._tasks.start_soon(self._put, call, question, prompt)
+        prompt.calls += 1
         try:
-            await _told(call, asked.done, seconds)
+            await _told(call, prompt.done, seconds)
         except anyio.get_cancelled_exc_class():
-            if asked.calls == 1:
-                asked.shown.cancel()
+            if prompt.calls == 1:
+                prompt.shown.cancel()
             raise
         finally:
-            asked.calls -= 1
-        if asked.error is not None:
-            raise asked.error
-        return asked.step if asked.done.is_set() else _Step.OPEN
+            prompt.calls -= 1
+        if prompt.error is not None:
+            raise prompt.error
+        return prompt.step if prompt.done.is_set() else _Step.OPEN
 
     async def take(self, approval: str, answer: ElicitResult, *, decides: bool) -> _Step:
         """Carry out a person's answer to a question about ``approval``.
@@ -282,24 +287,24 @@ class Questions:
         await anyio.to_thread.run_sync(self.approver.decide, approval, decision)
         return _Step.AGAIN
 
-    async def _put(self, call: Call, question: Question, asked: _Asked) -> None:
+    async def _put(self, call: Call, question: Question, prompt: _Asked) -> None:
         session, related = call.context.session, call.context.request_id
         try:
-            asked.shown.deadline = anyio.current_time() + question.seconds
-            with asked.shown:
+            prompt.shown.deadline = anyio.current_time() + question.seconds
+            with prompt.shown:
                 if question.url is None:
                     answer = await session.elicit_form(question.message, question.schema, related)
                 else:
                     answer = await session.elicit_url(question.message, question.url, question.approval, related)
-                asked.step = await self.take(question.approval, answer, decides=question.decides)
+                prompt.step = await self.take(question.approval, answer, decides=question.decides)
         except ClientError as error:
-            asked.error = error
+            prompt.error = error
         except (MCPError, ValidationError):
             # The client cannot ask after all, or is gone: nothing was decided.
-            asked.step = _Step.STOP
+            prompt.step = _Step.STOP
         finally:
             del self._open[question.approval]
-            asked.done.set()
+            prompt.done.set()
 
 
 @asynccontextmanager
@@ -321,8 +326,8 @@ async def with_approval(call: Call, work: Callable[[], Awaitable[Answer]]) -> An
     await waiter.resume()
     try:
         return await repeated_task(work, waiter.remedied)
-    except _AskedWithAnswerError as asked:
-        return asked.result
+    except _AskedWithAnswerError as question:
+        return question.result
 
 
 class _AskedWithAnswerError(Exception):
@@ -398,8 +403,8 @@ def note_asked(call: Call, error: ClientError) -> None:
     """Remember a call that failed for want of an approval, so that it can be shown to the person."""
     if error.code == REQUIRED and (approval := error.details.get("approval")):
         change = [*_changed(call), *beyond_ascii(call.preview or "")]
-        asked = AskedCall(call.name, call.arguments, change, str(error.details.get("expires")))
-        call.bridge.note_asked(str(approval), asked)
+        waiting_call = AskedCall(call.name, call.arguments, change, str(error.details.get("expires")))
+        call.bridge.note_asked(str(approval), waiting_call)
 
 
 async def _told(call: Call, event: anyio.Event, seconds: float) -> None:
@@ -451,15 +456,15 @@ def short_command(approval: str) -> str:
 def _question(call: Call, approver: Approver | None, required: ClientError) -> Question:
     if not _has_forms(call):
         # Whoever is logged in there decides; accepting means that the agent waits for it.
-        asked = waiting(call, required.details)
-        return replace(asked, url=page_of(call, asked.approval))
-    found = approver.find(required.details["approval"]) if approver else None
-    return waiting(call, required.details) if found is None else deciding(call, found)
+        question = waiting(call, required.details)
+        return replace(question, url=page_of(call, question.approval))
+    pending = approver.find(required.details["approval"]) if approver else None
+    return waiting(call, required.details) if pending is None else deciding(call, pending)
 
 
 def _explained(required: ClientError, *, asked: bool = False) -> ClientError:
     """Return the error with a text for the person, who may have been ``asked`` already."""
     approval, expires = required.details.get("approval"), required.details.get("expires")
-    told = "A person is asked, and has not answered yet" if asked else "A person has to approve this first"
-    text = f"{told}. `{short_command(str(approval))}` decides, until {expires}."
+    reason = "A person is asked, and has not answered yet" if asked else "A person has to approve this first"
+    text = f"{reason}. `{short_command(str(approval))}` decides, until {expires}."
     return ClientError(text, required.code, required.status, required.details)

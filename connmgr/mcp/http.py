@@ -107,12 +107,16 @@ class AgentConnection(H11Protocol):
     def _displace(self) -> None:
         """Close another connection for this one, or this one if all others are of use."""
         others = [
-            one
-            for one in self.connections
-            if isinstance(one, AgentConnection) and not one.transport.is_closing() and (one._waits or not one.is_known)
+            connection
+            for connection in self.connections
+            if isinstance(connection, AgentConnection)
+            and not connection.transport.is_closing()
+            and (connection._waits or not connection.is_known)
         ]
         # This one came last, and is not known yet. A client that reads nothing must not delay the end.
-        min(others, key=lambda one: (one.is_known, one is self, one._made)).transport.abort()
+        min(
+            others, key=lambda connection: (connection.is_known, connection is self, connection._made)
+        ).transport.abort()
 
     def _look_again(self) -> None:
         self.loop.call_later(HEADER_SECONDS, self._look, self.cycle)
@@ -204,8 +208,10 @@ class App:
         request = Request(scope, receive)
         refusal = await self._names.validate_request(request)
         if refusal is None:
-            known = request.url.path == PATH
-            refusal = await self._answered(request, send) if known else _refused(404, "not_found", f"MCP is at {PATH}.")
+            is_mcp = request.url.path == PATH
+            refusal = (
+                await self._answered(request, send) if is_mcp else _refused(404, "not_found", f"MCP is at {PATH}.")
+            )
         if refusal is not None:
             caller: AgentConnection = scope[CALLER]
             if not caller.is_known:

@@ -162,19 +162,19 @@ class Following:
         offsets = (0, 0) if first else (self.last.stdout_size, self.last.stderr_size)
         most = self._most if first else LAST_BYTES
         try:
-            found = self.job.output(*offsets, wait=wait, until_input=True, max_bytes=most)
+            output = self.job.output(*offsets, wait=wait, until_input=True, max_bytes=most)
         except ClientError as error:
             if not is_transient(error):
                 raise
             self.last = self.last._replace(stale=True)
             self._call.cancelled.wait(min(error.retry_after or RETRY_SECONDS, wait))
             return
-        if found.stale:
+        if output.stale:
             self._call.cancelled.wait(min(RETRY_SECONDS, wait))
         elif first:
-            self._begun = {"stdout": found.stdout, "stderr": found.stderr}
-        self.last = found
-        self._line = last_line(found.stdout or found.stderr, LINE_CHARACTERS) or self._line
+            self._begun = {"stdout": output.stdout, "stderr": output.stderr}
+        self.last = output
+        self._line = last_line(output.stdout or output.stderr, LINE_CHARACTERS) or self._line
 
     def shown(self, directory: str | None = None) -> Ran:
         """Return the state, with the beginning and the end of the output."""
@@ -213,10 +213,10 @@ class Following:
         stdout = start if name == "stdout" else self.last.stdout_size
         stderr = start if name == "stderr" else self.last.stderr_size
         try:
-            found = self.job.output(stdout, stderr, max_bytes=max(MIN_BYTES, end - start))
+            output = self.job.output(stdout, stderr, max_bytes=max(MIN_BYTES, end - start))
         except ClientError as error:
             if not is_transient(error):
                 raise
             return b""
-        data: bytes = getattr(found, name)
+        data: bytes = getattr(output, name)
         return data[: end - start]

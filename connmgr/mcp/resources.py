@@ -58,13 +58,13 @@ class Resources:
         names = self._asked(lambda client: client.connection.names())
         return [
             Resource(
-                uri=f"{SCHEME}://system/{one.id}",
-                name=visible(one.path),
-                description=f"{one.type} in {visible('/'.join(one.category))}",
+                uri=f"{SCHEME}://system/{system.id}",
+                name=visible(system.path),
+                description=f"{system.type} in {visible('/'.join(system.category))}",
                 mime_type=JSON,
             )
-            for one in names[:MAX_LISTED]
-            if one.usage is not None
+            for system in names[:MAX_LISTED]
+            if system.usage is not None
         ]
 
     def system(self, system: str) -> str:

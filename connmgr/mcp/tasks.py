@@ -94,12 +94,12 @@ class Tasks(Extension):
         result = await call_next(ctx)
         if not _starts_command(params.name) or not isinstance(result, CallToolResult) or not _is_declared(ctx):
             return result
-        told = result.structured_content
-        if result.is_error or not isinstance(told, dict) or told.get("state") not in UNDER_WAY:
+        answer = result.structured_content
+        if result.is_error or not isinstance(answer, dict) or answer.get("state") not in UNDER_WAY:
             return result
         # The vault has the job already, so tasks/get finds it.
-        found = await self._asked(partial(_state_of, id=told["job"]))
-        return {"resultType": TASK, **found}
+        task = await self._asked(partial(_state_of, id=answer["job"]))
+        return {"resultType": TASK, **task}
 
     async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
         _check(ctx, params)
@@ -127,8 +127,8 @@ class Tasks(Extension):
             result = answered(following.shown())
             described["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         elif described["status"] == "input_required" and info.waiting is not None:
-            asked = _question(info.waiting).model_dump(mode="json", by_alias=True, exclude_none=True)
-            described["inputRequests"] = {time_to_json(info.waiting.since): asked}
+            question = _question(info.waiting).model_dump(mode="json", by_alias=True, exclude_none=True)
+            described["inputRequests"] = {time_to_json(info.waiting.since): question}
         return described
 
     async def _asked(self, ask: Callable[[Client], Answer]) -> Answer:

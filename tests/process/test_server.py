@@ -17,8 +17,7 @@ from connmgr.api.auth import Caller
 from connmgr.api.context import HAND_OVER
 from connmgr.daemon import channel, parser, server
 from connmgr.daemon.parser import Bodies
-from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, bind, url_of
-from connmgr.daemon.threads import Threads
+from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, Threads, bind, url_of
 from connmgr.errors import StartupError
 from connmgr.fs.bodies import BlobSpool
 from connmgr.secrets.principals import Access

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from waitress.task import ThreadedTaskDispatcher
 
-from connmgr.daemon.threads import Threads
+from connmgr.daemon.server import Threads
 from connmgr.shares import Shares
 from tests.conftest import StartDaemon
 from tests.deadlines import DEADLINE_SECONDS

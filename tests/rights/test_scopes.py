@@ -189,7 +189,7 @@ def test_every_request_that_asks_for_another_user_is_elevated() -> None:
     }
     assert "/fs/read" in asking
     others = {path for path, kind in asking.items() if not issubclass(kind, ShellNamed | BroadcastRequest)}
-    assert others == set(), "api/elevate.py does not look at these requests, so they would run as the login's user"
+    assert others == set(), "api/selection.py does not look at these requests, so they would run as the login's user"
 
 
 def test_exactly_the_requests_that_say_what_to_run_are_subject_to_the_rules_over_commands() -> None:

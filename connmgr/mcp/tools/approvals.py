@@ -53,36 +53,38 @@ def show_approval(
 
     It decides nothing. Call it after the error approval_required, then wait for the person.
     """
-    asked = call.bridge.asked(approval)
+    waiting_call = call.bridge.asked(approval)
     approver = call.context.request_context.lifespan_context.approver
     pending = approver.find(approval) if approver else None
     if pending is not None and pending["token"] != call.bridge.rights.id:
         pending = None
-    if pending is None and asked is None:
+    if pending is None and waiting_call is None:
         raise ClientError("No call of yours waits for this approval.", "unknown_approval", 0)
-    expires = str(pending["expires"]) if pending is not None else asked.expires if asked is not None else ""
+    expires = (
+        str(pending["expires"]) if pending is not None else waiting_call.expires if waiting_call is not None else ""
+    )
     if pending is not None:
         state, lines = "pending", list(described(pending, ""))
     else:
         is_over = approver is not None or time_from_json(expires) <= datetime.now(timezone.utc)
-        state, lines = "over" if is_over else "asked", list(_lines_of(call, asked)) if asked else []
+        state, lines = "over" if is_over else "asked", list(_lines_of(call, waiting_call)) if waiting_call else []
     return ShownApproval(
         approval=approval,
         state=state,
         expires=expires,
         lines=lines,
-        change=list(asked.change) if asked is not None else [],
+        change=list(waiting_call.change) if waiting_call is not None else [],
         whole=pending is not None,
         page=page_of(call, approval),
         command=short_command(approval),
     )
 
 
-def _lines_of(call: Call, asked: AskedCall) -> Iterator[str]:
+def _lines_of(call: Call, waiting_call: AskedCall) -> Iterator[str]:
     """Yield what this server knows of a call whose approval it cannot see: its arguments, and the hosts it leads to."""
-    arguments = {name: value for name, value in asked.arguments.items() if value not in (None, "", [], ())}
-    shown: dict[str, Any] = {"action": asked.name, "arguments": arguments}
-    if isinstance(system := asked.arguments.get("system"), str):
+    arguments = {name: value for name, value in waiting_call.arguments.items() if value not in (None, "", [], ())}
+    shown: dict[str, Any] = {"action": waiting_call.name, "arguments": arguments}
+    if isinstance(system := waiting_call.arguments.get("system"), str):
         shown |= _grounds(call, system)
     yield from described({"tokenName": call.bridge.rights.name, "asked": shown}, "")
 

@@ -249,13 +249,13 @@ def _put(
         create=create or None,
         session=shell.session,
     )
-    kept = shell.ask(write)
+    change = shell.ask(write)
     return FileWritten(
         path=visible(named),
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
-        changes=list(kept.changes or ()),
-        not_kept=kept.not_kept,
+        changes=list(change.changes or ()),
+        not_kept=change.not_kept,
     )
 
 
