@@ -138,6 +138,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
         environ = open_context().environ
         refusal: Refusal | None = environ.get(REFUSAL)
         if refusal is not None and not refusal.header_read:
+            # No header was read, so there is no endpoint whose errors would say it better.
             raise refusal.error
         if CALLER not in environ:
             addresses.check(environ, browsers=not services.settings.no_auth)
@@ -254,6 +255,7 @@ class Addresses:
         site = environ.get("HTTP_SEC_FETCH_SITE")
         if origin is not None and not (origin.startswith("http://") and self.includes(origin[len("http://") :])):
             raise ForbiddenOrigin("Requests from web pages are refused.")
+        # A browser sends none where the user has typed the address or followed a bookmark.
         if site is not None and site not in {"same-origin", "none"}:
             raise ForbiddenOrigin("Requests from web pages are refused.")
         changes = environ["REQUEST_METHOD"] == "POST" or "HTTP_UPGRADE" in environ

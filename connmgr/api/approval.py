@@ -100,6 +100,7 @@ def _info(approval: Approval, *, locked: bool = False) -> ApprovalInfo:
     """Return an approval, its command hidden where the caller cannot open the connection."""
     if not locked:
         return approval.info
+    # Nothing of the words, which may contain secrets of the connection.
     names = {name: value for name, value in approval.asked.items() if name in ("action", "connections", "names")}
     return replace(approval.info, asked=names, locked=True)
 

@@ -319,6 +319,7 @@ def verify_() -> AuditVerifyResponse:
     too. One whose files are missing is a fault, unless it is kept on another machine that shares the vault.
     """
     log = services().audit
+    # The vault then knows all of the log, so what was cut off its end is missed, too.
     log.anchor()
     try:
         return AuditVerifyResponse.read(verify(log.path, log.chain, log.anchors).members)

@@ -146,6 +146,7 @@ class Credentials:
         """
         expected = self._read[kind]()
         secret = credential.strip().encode(errors="surrogatepass")
+        # It takes as long for a text that is wrong in its first character as for one wrong in its last.
         if expected and hmac.compare_digest(expected.encode(), secret):
             return
         self._count_failure()
@@ -236,6 +237,7 @@ class Tokens:
         with self._lock:
             for digest in [digest for digest, other in self._callers.items() if other is caller]:
                 del self._callers[digest]
+        # Without the lock: what ends with a page takes locks of its own.
         self._removed(caller, "The page was logged out.")
 
     def _removed(self, caller: Caller, why: str) -> None:
@@ -252,6 +254,7 @@ class Tokens:
             current = self._callers.setdefault(_digest(token), caller)
             leaving += self._excess(current)
             while self._callers:
+                # Each use moves its caller to the end, so the first one has been idle for the longest time.
                 digest, oldest = next(iter(self._callers.items()))
                 if not self._expired(oldest, now):
                     break

@@ -44,15 +44,10 @@ class Selection:
     named: Mapping[str, str] = field(default_factory=dict)
 
 
-def select(request: BroadcastRequest) -> BroadcastRequest:
-    """Return ``request`` with its ``connections`` resolved, each once; their rows are the context's selection."""
-    return resolved(request, MAX_CONNECTIONS, "a broadcast")
-
-
 def resolved(request: Asked, most: int, what: str) -> Asked:
-    """Resolve as :func:`select`, for ``what`` takes ``most`` connections.
+    """Return ``request`` with its ``connections`` resolved, each once; their rows are the context's selection.
 
-    :raises InvalidRequest: there are more.
+    :raises InvalidRequest: they are more than ``most``, which is what ``what`` takes.
     """
     vault, named = services().vault.connections, None
     ids = selected(request, most=most, what=what)
@@ -76,7 +71,7 @@ def resolved(request: Asked, most: int, what: str) -> Asked:
     most_values=LISTED_VALUES,
     action=BROADCAST,
     about=("connections", "session", "command", "argv"),
-    selects=select,
+    selects=lambda request: resolved(request, MAX_CONNECTIONS, "a broadcast"),
     raises=[errors.IntegrityError, errors.UnknownCommand],
     waits=True,
     example={"connectionFilter": "web*", "command": "uptime", "timeout": 10},

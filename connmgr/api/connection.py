@@ -233,6 +233,7 @@ def elevate(request: ConnectionElevateRequest) -> ConnectionElevateResponse:
     """
     grant = caller().grant
     wanted = Wanted(request.user, caller().token, gives=True, password=request.password)
+    # The password is kept below, once the connection is known to exist and to be in sight.
     [id] = each_elevated([request.connection], replace(wanted, password=None))
     if grant is not None:
         services().authorisation.visibility.require(grant, [id])
@@ -262,6 +263,7 @@ def update(request: ConnectionUpdateRequest) -> None:
     stored = connections.get(id)
     raw = request.data
     if raw is None and request.validates:
+        # What is validated then is the connection as it is stored.
         raw = {"type": stored.type, **stored.data}
     data = None if raw is None else ConnectionData.load(raw, caller().access, kind=stored.type)
     if data is not None and request.validates:

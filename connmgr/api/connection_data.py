@@ -286,6 +286,7 @@ def see_off(removed: Removed, named: Collection[str] = ()) -> None:
 
     :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
     """
+    # The audit log names its subjects, and the vault does not know these any more.
     services().subject_names.remember(removed.paths)
     for connection in removed.connections:
         if connection not in named:

@@ -207,11 +207,6 @@ def require_client() -> None:
     client.require()
 
 
-def require_valid() -> None:
-    """Raise :class:`TokenRevoked` or :class:`TokenExpired` if the caller's token became invalid since then."""
-    caller().require_valid()
-
-
 def note_loan(loan: Loan, connection: str) -> bool:
     """Note that the request that is being answered uses ``connection`` by a loan; return False outside of requests."""
     if not flask.has_request_context():

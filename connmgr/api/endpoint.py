@@ -115,6 +115,7 @@ class Endpoint:
         daemon, context = services(), self._context()
         if not self.public:
             self._find_caller(daemon, context)
+        # Who sends a body decides how many values it may have, and at whose pace it is parsed.
         request = read(
             context.environ,
             self.request,
@@ -134,6 +135,7 @@ class Endpoint:
         self, daemon: Services, context: RequestContext, request: Any, respond: Callable[[Any], flask.Response]
     ) -> flask.Response:
         """Authorise the loaded ``request``, call the view, and return the response by ``respond``."""
+        # Rules and visibility judge the elevated connection, and not the one below it that the request names.
         request = elevated(request, context.caller.token if context.caller else None)
         if self.selects is not None:
             request = self.selects(request)
@@ -146,6 +148,7 @@ class Endpoint:
         if context.recorded is not None:
             context.about[RECORDED] = context.recorded
         if context.audited and request:
+            # A job or a terminal is named by its own id; the audit log is searched by connections.
             work = daemon.authorisation.work_of(request)
             context.about |= {"connection": work.connection} if work else {}
         with context.resources as resources:
@@ -212,6 +215,7 @@ class Endpoint:
             announce(daemon, context, reads=self.reads)
         except Exception:
             if concerned:
+                # Nothing was done with it: the approval is there for the next attempt.
                 daemon.approvals.give_back()
             raise
         if concerned:
@@ -250,6 +254,7 @@ class Endpoint:
         grant, memory = caller.grant, context.continuation.memory
         if grant is not None:
             context.authority |= {"token": grant.id, "tokenName": grant.name}
+        # A suspended request runs again from its beginning, and uses the quota of its token once.
         daemon.tokens.begin(caller, context.environ["REMOTE_ADDR"], counts="counted" not in memory)
         memory["counted"] = True
         require_step_up(caller, self.action, daemon.settings.web_step_up)

@@ -113,7 +113,7 @@ def stream(request: EventStreamRequest) -> Serve:
         raise ScopeDenied(f"The token lacks the scope for events of the kind {lacking[0]}.")
     daemon.streams.require_room(asking.holder)
     kinds = request.kinds or seen
-    after = request.after if request.ago is None else daemon.listeners.number_at(time.time() - request.ago)
+    after = request.after if request.ago is None else daemon.events.number_at(time.time() - request.ago)
 
     def serve(client: Any) -> None:
         connect = partial(SocketClient, client) if isinstance(client, Opening) else client

@@ -168,6 +168,7 @@ def write(request: WriteRequest) -> ChangeResponse | None:
                 except errors.FileChanged:
                     if replaces or change is None or turn == MAX_TRIES - 1:
                         raise
+                    # Others wrote in between: the copy is not what this write would have replaced. Copy and write anew.
                     change.dropped = True
                     continue
                 if change is not None:

@@ -305,10 +305,6 @@ class Listeners:
         position = self._events.last
         self._loop.call(partial(self._begin, asking, frozenset(kinds), position, after, connect))
 
-    def number_at(self, moment: float) -> int:
-        """Return after which number to :meth:`begin`, to hear what has happened since ``moment`` (time.time())."""
-        return self._events.number_at(moment)
-
     def wake(self) -> None:
         """Serve the listeners soon: there are events, or one has room again. Takes microseconds."""
         if not self._is_due:

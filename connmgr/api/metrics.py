@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import flask
 
@@ -47,35 +47,32 @@ class _Collector:
     def __init__(self, daemon: Services) -> None:
         self._services = daemon
 
-    def collect(self) -> Iterator[Any]:
-        return families(self._services)
+    def collect(self) -> Iterator[Metric]:
+        """Yield everything that can be measured now."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-
-def families(daemon: Services) -> Iterator[Metric]:
-    """Yield everything that can be measured now."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
-    requests = CounterMetricFamily("connmgr_requests", "Requests answered.", labels=("path", "status"))
-    times = HistogramMetricFamily("connmgr_request_seconds", "Until a request was answered.", labels=("path",))
-    commands = HistogramMetricFamily("connmgr_exec_seconds", "Until a command was answered.")
-    answered, durations = daemon.counts.snapshot()
-    for (path, status), number in answered.items():
-        requests.add_metric((path, str(status)), number)
-    for path, taken in durations.items():
-        times.add_metric((path,), taken.cumulative(), taken.total)
-    run = durations.get(EXEC, Durations())
-    commands.add_metric((), run.cumulative(), run.total)
-    yield from (requests, times, commands)
-    yield CounterMetricFamily("connmgr_audit_lost", "Entries that could not be written.", value=daemon.audit.lost)
-    targets = CounterMetricFamily("connmgr_run_targets", "Targets of runs that have ended here.", labels=("state",))
-    for state, number in daemon.runs.ended_targets.items():
-        targets.add_metric((state,), number)
-    yield targets
-    for name, help, value in _gauges(daemon):
-        yield GaugeMetricFamily(name, help, value=value)
-    build = GaugeMetricFamily("connmgr_build_info", "The version that runs.", labels=("version",))
-    build.add_metric((__version__,), 1)
-    yield build
+        daemon = self._services
+        requests = CounterMetricFamily("connmgr_requests", "Requests answered.", labels=("path", "status"))
+        times = HistogramMetricFamily("connmgr_request_seconds", "Until a request was answered.", labels=("path",))
+        commands = HistogramMetricFamily("connmgr_exec_seconds", "Until a command was answered.")
+        answered, durations = daemon.counts.snapshot()
+        for (path, status), number in answered.items():
+            requests.add_metric((path, str(status)), number)
+        for path, taken in durations.items():
+            times.add_metric((path,), taken.cumulative(), taken.total)
+        run = durations.get(EXEC, Durations())
+        commands.add_metric((), run.cumulative(), run.total)
+        yield from (requests, times, commands)
+        yield CounterMetricFamily("connmgr_audit_lost", "Entries that could not be written.", value=daemon.audit.lost)
+        targets = CounterMetricFamily("connmgr_run_targets", "Targets of runs that have ended here.", labels=("state",))
+        for state, number in daemon.runs.ended_targets.items():
+            targets.add_metric((state,), number)
+        yield targets
+        for name, help, value in _gauges(daemon):
+            yield GaugeMetricFamily(name, help, value=value)
+        build = GaugeMetricFamily("connmgr_build_info", "The version that runs.", labels=("version",))
+        build.add_metric((__version__,), 1)
+        yield build
 
 
 def _gauges(daemon: Services) -> Iterator[tuple[str, str, float]]:

@@ -95,6 +95,7 @@ def index() -> flask.Response:
 @group.endpoint("/page/<path:file>", kind=PageFile, **_PUBLIC)
 def file(name: str) -> flask.Response:
     """Return a file of the page; a browser keeps it, and asks each time whether it is still the same."""
+    # No part of a path may begin with a dot: such a name could lead out of the directory.
     match = _NAME.fullmatch(name)
     kind = _KINDS.get(match["kind"]) if match else None
     if kind is None:

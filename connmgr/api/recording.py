@@ -11,7 +11,7 @@ import flask
 from connmgr import errors
 from connmgr.api.answer import as_pieces
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.context import caller, detail, require_valid, while_valid
+from connmgr.api.context import caller, detail, while_valid
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
@@ -139,7 +139,7 @@ def _search(chosen: Iterable[Recorded], text: str, matches: list[RecordedLine]) 
     """Fill ``matches``; return whether everything was searched."""
     until = time.thread_time() + SEARCH_SECONDS
     for recorded in chosen:
-        require_valid()
+        caller().require_valid()
         try:
             for count, line in enumerate(search(recorded, text)):
                 if line is not None:

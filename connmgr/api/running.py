@@ -21,7 +21,6 @@ from connmgr.api.context import (
     ground_of,
     note_forwarding,
     request_context,
-    require_valid,
 )
 from connmgr.api.keeping import settle_job, snapshot_before
 from connmgr.api.services import services
@@ -217,7 +216,7 @@ def start_job(request: JobStartRequest | ExecRequest, *, stdin_open: bool = Fals
     if caller().ended:
         # The token was revoked during the start, too late for the revocation to find this job.
         services().jobs.kill(job.id, caller().access, "KILL", 0)
-    require_valid()
+    caller().require_valid()
     return started
 
 
@@ -285,6 +284,7 @@ def detached(request: ExecRequest, seconds: float) -> flask.Response | ExecRespo
     """
     memory, encoding = continuation().memory, request.encoding
     if _JOB not in memory:
+        # The request runs again after each suspension, and must start neither shell nor job twice.
         memory[_RESTARTED] = request.start and start_shell(request)
         memory[_JOB] = start_job(request)[0].id
     id, access, jobs = memory[_JOB], caller().access, services().jobs

@@ -93,13 +93,13 @@ class Ids(fields.List):  # type: ignore[type-arg]
         super().__init__(Id(), **kwargs)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
-        if isinstance(value, list) and all(isinstance(id, str) for id in value):
+        if isinstance(value, list) and all(isinstance(text, str) for text in value):
             # By loops of Python, since a call of C over a hundred thousand ids would stop all other threads meanwhile.
-            distinct = {id: None for id in value}  # noqa: C420
+            distinct = {text: None for text in value}  # noqa: C420
             if len(distinct) < len(value):
                 loaded = super()._deserialize(list(distinct), attr, data, **kwargs)
-                by_text = {id: id for id, id in zip(distinct, loaded, strict=True)}  # noqa: C416
-                return [by_text[id] for id in value]
+                by_text = {text: id for text, id in zip(distinct, loaded, strict=True)}  # noqa: C416
+                return [by_text[text] for text in value]
         return super()._deserialize(value, attr, data, **kwargs)
 
 

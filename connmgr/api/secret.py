@@ -108,6 +108,7 @@ def sudo(request: SudoRequest) -> SudoResponse:
         vault.categories.infos([category])
     if not isinstance(request.password, Absent):
         sealed = None if request.password is None else vault.principals.seal(request.password, caller().access)
+        # Which of them a category reaches is not told by the request, so all are compared.
         before = vault.connections.each(passwords.in_use())
         passwords.store(connection or category, sealed)
         detail(sudoPassword="removed" if sealed is None else "stored")

@@ -56,6 +56,7 @@ def require_step_up(caller: Caller, action: Action[Any], mode: str) -> None:
     """
     if mode == STEP_UP_NONE or not caller.is_page or not needs_step_up(action):
         return
+    # From the step-up on, and not from the last use: a page that is left open must not stay trusted.
     if caller.stepped_up is None or time.monotonic() - caller.stepped_up > STEP_UP_SECONDS:
         how = "the passphrase of a vault user" if mode == STEP_UP_PASSPHRASE else "an approval"
         raise StepUpRequired(

@@ -13,7 +13,7 @@ import marshmallow
 
 from connmgr.api.auth import Caller
 from connmgr.api.body import REFUSAL, Refusal, load, parse, read_query
-from connmgr.api.context import HAND_OVER, RequestContext, request_context, require_valid
+from connmgr.api.context import HAND_OVER, RequestContext, caller, request_context
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.errors import note_error
 from connmgr.api.services import Services, services
@@ -72,6 +72,7 @@ class StreamEndpoint(Endpoint):
         if not self.first_message:
             members = {**in_path, **read_query(flask.request.query_string, self._schema)}
             return self._carry_out(daemon, context, load(self._schema, members), partial(self._begin, opening))
+        # A browser gets no body of a failed upgrade; from here on errors come as frames.
         _accept(opening)
         context.continuation.memory[_OPENING] = opening
         return self._begin_after_message(daemon, context, opening, None)
@@ -97,7 +98,7 @@ class StreamEndpoint(Endpoint):
             if in_path is not None:
                 self._admit(daemon, context, opening, in_path)
             message = _first_message(daemon, context, opening)
-            require_valid()
+            caller().require_valid()
             request = load(self._schema, parse(message))
             return self._carry_out(daemon, context, request, partial(_begun, opening))
         except Suspended as suspended:

@@ -348,6 +348,7 @@ def close(request: TerminalRequest) -> None:
     """Close a terminal: its program gets HUP. A terminal that has ended stays as it is."""
     terminal = _find(request)
     terminal.close()
+    # So that a client that looks after this answer finds it closed.
     terminal.wait(CLOSE_SECONDS)
 
 

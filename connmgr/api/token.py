@@ -82,13 +82,14 @@ def create(request: TokenCreateRequest) -> TokenCreateResponse:
     With `lendSecrets` it begins with a loan, as by `/token/lend`; a caller who cannot lend creates no token.
     """
     loan = request.lend_secrets
+    # Before the token exists: a caller who cannot lend creates none.
     lending = None if loan is None else _lending(caller().grant)
     _check_saved_commands(list(request.rules))
     secret, document, grant = services().grants.create(request, caller().grant)
     detail(created=document.id)
     if lending is not None and loan is not None:
         _lend(lending, grant, loan.get("seconds"))
-    shown = _shown(document, grant.invalid(now()), _lent(grant), read_only=grant.read_only)
+    shown = _shown(document, grant.invalid(now()), _lent(grant.lineage_ids), read_only=grant.read_only)
     return TokenCreateResponse.read({**shown, "token": secret})
 
 
@@ -127,7 +128,7 @@ def info() -> TokenOwnResponse:
             lent=None,
         )
     actions, commands = allowed(grant.scopes, read_only=grant.read_only)
-    stored = _info(services().grants.document(grant), None, _lent(grant), read_only=grant.read_only)
+    stored = _info(services().grants.document(grant), None, _lent(grant.lineage_ids), read_only=grant.read_only)
     return message_of(
         TokenOwnResponse,
         stored,
@@ -147,7 +148,7 @@ def query() -> TokenQueryResponse:
             _info(
                 token.document,
                 token.invalid(at),
-                _loan_of([above.id for above in token.line]),
+                _lent([above.id for above in token.line]),
                 read_only=any(above.body.get("readOnly") for above in token.line),
             )
             for token in services().grants.all(caller().grant)
@@ -175,7 +176,7 @@ def revoke(request: TokenRequest) -> None:
 def renew(request: TokenRenewRequest) -> TokenInfo:
     """Change the time when a token expires. No token renews itself."""
     document, grant = services().grants.renew(request.id, request.expires, caller().grant)
-    return _info(document, grant.invalid(now()), _lent(grant), read_only=grant.read_only)
+    return _info(document, grant.invalid(now()), _lent(grant.lineage_ids), read_only=grant.read_only)
 
 
 @group.endpoint(
@@ -214,7 +215,7 @@ def lend(request: TokenLendRequest) -> TokenInfo:
         grant.require_valid(now())
         _lend(_lending(grant.parent), grant, request.seconds)
     document = services().grants.document(grant)
-    return _info(document, grant.invalid(now()), _lent(grant), read_only=grant.read_only)
+    return _info(document, grant.invalid(now()), _lent(grant.lineage_ids), read_only=grant.read_only)
 
 
 def _check_saved_commands(rules: list[Any]) -> None:
@@ -269,11 +270,7 @@ def _lend(lending: _Lending, grant: Grant, seconds: float | None) -> None:
     detail(lentBy=lending.user.name, lentUntil=time_to_json(ends))
 
 
-def _lent(grant: Grant) -> LoanInfo | None:
-    return _loan_of(grant.lineage_ids)
-
-
-def _loan_of(lineage: Sequence[str]) -> LoanInfo | None:
+def _lent(lineage: Sequence[str]) -> LoanInfo | None:
     loan = services().loans.of(lineage)
     return None if loan is None else LoanInfo(user=loan.principal.name, began=loan.began, until=loan.until)
 

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import flask
 
 from connmgr import errors
-from connmgr.api.context import caller, cancellation, detail, part, request_context, require_valid
+from connmgr.api.context import caller, cancellation, detail, part, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.keeping import CHANGE, keeper
 from connmgr.api.running import EXAMPLE, OPENING
@@ -160,6 +160,7 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
         if change is None or change.connection != request.connection:
             raise errors.UnknownChange(id)
         chosen.append(change)
+    # An older change is put back on what it has made, which newer ones have to uncover first.
     chosen.sort(key=lambda change: change.at, reverse=True)
     services().shells.start(request.connection, caller().access, None, cancellation())
     results = []
@@ -167,7 +168,7 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
     with services().shells.using(request.connection, caller().access) as session:
         digest = session.connection_digest
         for change, rules in _approved(request, chosen, digest):
-            require_valid()
+            caller().require_valid()
             fs = RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
             undo = Undo(keeper(request.connection, digest), fs, visible, request.dry_run, request.force, planned)
             undone = undo.undo(change)

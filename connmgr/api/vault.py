@@ -77,6 +77,7 @@ def unlock(request: UnlockRequest) -> UnlockResponse:
         )
     services().vault.principals.unlock(caller().access, request.user, request.passphrase, guesser())
     if caller().grant is None:
+        # Tunnels that failed for want of these secrets open now; the control sockets get the rights of this session.
         services().tunnels.unlocked(caller().access)
         services().sockets.unlocked(caller())
     used = services().vault.recoveries.used_for(request.user)

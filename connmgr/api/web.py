@@ -76,6 +76,7 @@ def login(request: WebLoginRequest) -> WebLoginResponse:
         request_context().authority |= {"token": opener.live.grant.id, "tokenName": opener.live.grant.name}
     opener.require_valid()
     idle = services().settings.web_ttl
+    # A session of its own, whose end does not end that of whoever asked for the ticket.
     return WebLoginResponse(session_token=services().tokens.issue("page", opener.live, is_page=True), idle=idle)
 
 

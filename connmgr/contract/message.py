@@ -233,6 +233,7 @@ class Message:
         if not (self._required <= values.keys() <= self._names):
             wrong = sorted((self._required - values.keys()) | (values.keys() - self._names))
             raise TypeError(f"{type(self).__name__}: missing or unknown: {', '.join(wrong)}")
+        # By the dictionary, since assigning is refused: messages do not change.
         self.__dict__.update(values)
 
     @classmethod
@@ -435,6 +436,7 @@ def from_json(kind: type[M], members: Mapping[str, Any]) -> M:
     """
     values = {}
     for name, json, read, required in _readers(kind):
+        # Members that nobody here knows are of a newer daemon.
         if required or json in members:
             value = members[json]
             values[name] = value if read is None or value is None else read(value)

@@ -69,6 +69,7 @@ def serve(settings: Settings) -> None:
         read_metrics_token(settings.metrics_token_file)
     with contextlib.ExitStack() as cleanup:
         private_directory(settings.data_dir, "data directory")
+        # Before anything of the vault is read: another daemon may have it open.
         lock = cleanup.enter_context(VaultLock(settings.data_dir / "lock"))
         bound = cleanup.enter_context(contextlib.closing(bind(settings.host, settings.port)))
         url = reached_at(*bound.getsockname()[:2])
@@ -159,6 +160,7 @@ def _body_shares(max_body: int) -> Shares:
 
 def _finish(server: Server, services: Services) -> None:
     """Let running requests end, then end streams, terminals, shells and commands, and deliver the last answers."""
+    # Suspended requests have no thread that could see the end; they run again, and are answered that it stops.
     server.suspended.resume_all()
     server.run(until=lambda: not server.busy, timeout=FINISH_SECONDS)
     closed = threading.Event()

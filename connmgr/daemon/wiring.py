@@ -198,12 +198,14 @@ class _Wiring:
         record = partial(_record_run, self.audit)
         away = partial(leads_to_host, vault, registry)
         self.runs = Runs(vault, self.shells, self.jobs, self.facts, authors, self.settings, record, away, publish)
+        # Runs need the tokens in use, which need what ends with them.
         self.ending.runs = self.runs
         self.cleanup.callback(self.runs.close, CLOSE_SECONDS)
         notices = Notices(registry.plugins.hook.connmgr_run_ended)
         self.cleanup.callback(notices.close, CLOSE_SECONDS)
         self.schedules = Schedules(vault, notices, publish)
         self.cleanup.callback(self.schedules.close, CLOSE_SECONDS)
+        # A schedule whose run is over may fire again.
         self.runs.changed = self.schedules.poke
         self.inventories = Inventories(vault, self.runs.name)
         self.cleanup.callback(self.inventories.close, CLOSE_SECONDS)

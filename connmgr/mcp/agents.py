@@ -96,6 +96,7 @@ class ConnectedAgent:
             async with self._manager.run():
                 yield
         finally:
+            # Also where the task is cancelled: shells of the agent must not stay behind on machines.
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._bridge.close)
 
@@ -149,6 +150,7 @@ class Agents:
         owner = owner_of(token)
         bridge, server = await anyio.to_thread.run_sync(self._made, token, limiter=self._unknown)
         try:
+            # Making the bridge took a while, in which another request of the token may have come first.
             existing = self._shared(owner) if shared else None
             if existing is None:
                 self._make_room(owner)

@@ -290,6 +290,7 @@ class Questions:
     async def _put(self, call: Call, question: Question, prompt: _Asked) -> None:
         session, related = call.context.session, call.context.request_id
         try:
+            # After the approval has expired, an answer decides nothing.
             prompt.shown.deadline = anyio.current_time() + question.seconds
             with prompt.shown:
                 if question.url is None:

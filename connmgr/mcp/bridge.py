@@ -186,8 +186,10 @@ class Bridge:
             self._closed = True
             idle, self._idle = self._idle, []
             for lent in self._lent:
+                # A thread that waits for an answer ends when its connection does.
                 lent.abandon()
             places = list(self._homes)
+        # Whoever ends the server waits for this.
         self._first.answer_by(time.monotonic() + STOP_SECONDS)
         for place in places:
             # The daemon stops idle shells anyway.

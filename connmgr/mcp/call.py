@@ -75,6 +75,7 @@ class Call:
     def client(self) -> Iterator[Client]:
         """Lend a client to the calling thread; its requests end with the call."""
         with self.bridge.client() as client:
+            # A thread cannot be ended from outside: without this it would wait on after its call is over.
             client.answer_by(self.began + WORK_SECONDS)
             yield client
 

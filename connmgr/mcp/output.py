@@ -210,6 +210,7 @@ class Following:
     def _piece(self, name: str, start: int, end: int) -> bytes:
         if start >= end:
             return b""
+        # The other stream is asked for from its end on, so that nothing of it comes along.
         stdout = start if name == "stdout" else self.last.stdout_size
         stderr = start if name == "stderr" else self.last.stderr_size
         try:

@@ -88,6 +88,7 @@ class Declared:
         ]
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
         returned = Annotated[CallToolResult, model_of(answer)] | InputRequiredResult
+        # The SDK reads names, types and sentences of the arguments, and the schema of the answer, from the signature.
         call.__signature__ = inspect.Signature([context, *own], return_annotation=returned)  # type: ignore[attr-defined]
         annotations = {parameter.name: parameter.annotation for parameter in own}
         call.__annotations__ = {**annotations, "context": Context, "return": returned}

@@ -354,6 +354,7 @@ def find(
     ]
     shown = systems[:MAX_FOUND]
     while len(compact(FoundSystems(systems=shown, omitted=0, without_facts=0))) > MAX_CHARACTERS:
+        # Names and facts may be long: what fits is not known by the number of systems.
         shown.pop()
     without = sum(not machine.gathered for machine in facts.values())
     return FoundSystems(systems=shown, omitted=len(systems) - len(shown), without_facts=without)

@@ -137,6 +137,7 @@ def send_keys(
 
 def type_into(call: Call, client: Client, terminal: str, data: bytes, options: Mapping[str, Any]) -> TerminalScreen:
     """Type ``data`` into a terminal, and return its screen after that."""
+    # The screen after the keys is the one with output after this offset, and not the one of now.
     before = client.terminal.screen(terminal)
     if data:
         client.terminal.input(terminal, data)
