@@ -32,10 +32,20 @@ def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(
     dialog.get_by_role("alert").wait_for()
     visitor.forgive("400")
     dialog.get_by_label("When").fill("30 2 * * *")
+    dialog.get_by_text("More", exact=True).click()
+    dialog.get_by_label("While one is under way").select_option("the next one waits")
+    dialog.get_by_label("Times that were missed").select_option("are all made up for")
+    dialog.get_by_label("Shift each time").fill("60")
+    dialog.get_by_label("Until").fill("2099-12-31T06:00")
+    dialog.get_by_label("Tell a program of failures").fill("/usr/bin/mail\n-s\na backup failed")
     dialog.get_by_role("button", name="Add").click()
     details = page.get_by_role("complementary", name="Schedules")
     details.get_by_role("heading", name="<b>nightly</b>").wait_for()
     details.get_by_text("local machine", exact=True).wait_for()
+    [stored] = clean_daemon.client.post("/schedule/query")["schedules"]
+    assert (stored["overlap"], stored["catchUp"], stored["jitter"]) == ("queue", "all", 60)
+    assert stored["until"].startswith("2099-12-31T06:00")
+    assert stored["notify"]["command"] == ["/usr/bin/mail", "-s", "a backup failed"]
     week = page.get_by_role("list", name="The coming week")
     # Tonight's time may have been, or tomorrow's began while the page was read.
     assert week.get_by_role("link", name="<b>nightly</b>").count() in (6, 7)

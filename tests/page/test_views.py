@@ -29,6 +29,13 @@ def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: 
     dialog.get_by_label("For", exact=True).fill("<b>ci</b>")
     dialog.get_by_role("button", name="Run programs").click()
     dialog.get_by_label("On the connections").fill("web*, db*")
+    dialog.get_by_label("It only looks").check()
+    dialog.get_by_text("More limits").click()
+    dialog.get_by_label("Most requests a day").fill("50")
+    dialog.get_by_label("Rules").fill("[not")
+    dialog.get_by_role("button", name="Create").click()
+    assert dialog.get_by_label("Rules").evaluate("field => field.validationMessage").startswith("Not json")
+    dialog.get_by_label("Rules").fill('[{"effect": "ask", "text": "."}]')
     dialog.get_by_role("button", name="Create").click()
     shown = page.get_by_role("dialog", name=re.compile("The token for"))
     secret = shown.locator("code").first.inner_text()
@@ -36,6 +43,7 @@ def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: 
     authorization = {"Authorization": f"Bearer {secret}"}
     own = send(own_daemon.url, "/token/info", {}, authorization).json
     assert (own["name"], own["connections"]) == ("<b>ci</b>", ["web*", "db*"])
+    assert (own["readOnly"], own["quotaPerDay"], own["rules"]) == (True, 50, [{"effect": "ask", "text": "."}])
     assert set(own["scopes"]) == {"connection.read", "shell.argv", "job"}
     details = page.get_by_role("complementary", name="Tokens").filter(has_text="<b>ci</b>")
     details.get_by_text("valid", exact=True).wait_for()

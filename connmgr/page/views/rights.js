@@ -358,7 +358,7 @@ function Approvals({ path }) {
     tools=${"Notification" in window && html`<button aria-pressed=${isTold} onClick=${tell}>${isTold ? "Desktop notices: on" : "Notify me on the desktop"}</button>`}
     details=${(one) => html`<${ApprovalDetails} one=${one} again=${again} />`}
     empty=${html`<${Empty} title="Nothing waits for a decision"><p>A token whose rules say <code>ask</code> has its requests shown here before they run. Such a
-      token is made under <a href="#/tokens">Tokens</a>, with a rule like <code>{"effect": "ask"}</code>.</p><//>`} />`;
+      token is made under <a href="#/tokens">Tokens</a>, with rules like <code>[{"effect": "ask", "text": "."}]</code>.</p><//>`} />`;
 }
 
 /** @param {{one: Approval, again: () => void}} props */
