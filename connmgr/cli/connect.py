@@ -186,7 +186,9 @@ def started_on_request(auth_file: Path) -> bool:
 
     :raises Failure: it does not start.
     """
-    if not _at_terminal() or not _is_absent(auth_file):
+    as_json = click.get_current_context().params.get("as_json")
+    at_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    if as_json or not at_terminal or not _is_absent(auth_file):
         return False
     if not click.confirm("No daemon runs. Start one in the background?", default=True, err=True):
         return False
@@ -194,11 +196,6 @@ def started_on_request(auth_file: Path) -> bool:
     _start(auth_file, log)
     click.echo(f"The daemon runs until `connmgr stop`; its log is {log}.", err=True)
     return True
-
-
-def _at_terminal() -> bool:
-    as_json = click.get_current_context().params.get("as_json")
-    return not as_json and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def _is_absent(auth_file: Path) -> bool:

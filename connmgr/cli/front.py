@@ -102,7 +102,7 @@ Begin = Callable[["Client"], Callable[[], int]]
 
 def _plainest(arguments: Sequence[str]) -> Begin | None:
     if (words := plain(arguments)) is not None:
-        return lambda client: _execution(client, *words)
+        return lambda client: _exec(client, *words)
     if (operands := plain_copy(arguments)) is not None:
         return lambda client: _copy(client, *operands)
     return None
@@ -147,25 +147,19 @@ def _copy(client: Client, source: str, target: str) -> Callable[[], int]:
     return run
 
 
-def _execution(client: Client, name: str, command: str) -> Callable[[], int]:
-    request = _request(client, name, command)
-    return lambda: _run(client, name, request)
-
-
-def _request(client: Client, name: str, command: str) -> dict[str, Any]:
-    """Return the members of the request that runs ``command``, as :class:`connmgr.contract.shell.ExecRequest` has them.
-
-    With standard input it is the member ``stdin``.
-    """
+def _exec(client: Client, name: str, command: str) -> Callable[[], int]:
     from connmgr.cli.plain import Names, StandardInput, has_input, own_or, sent_environment
     from connmgr.client.names import find
 
     connection, session = find(Names(client), name), own_or(None)
     environment = sent_environment(client, connection=connection)
+    # The members of connmgr.contract.shell.ExecRequest, which takes longer to load than the command; and the input.
     request: dict[str, Any] = {"connection": connection, "command": command, "sendEnv": environment, "start": True}
     if session is not None:
         request["session"] = session
-    return {**request, "stdin": StandardInput()} if has_input() else request
+    if has_input():
+        request["stdin"] = StandardInput()
+    return lambda: _run(client, name, request)
 
 
 def _run(client: Client, name: str, request: dict[str, Any]) -> int:

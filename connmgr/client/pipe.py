@@ -263,7 +263,7 @@ class Pipe(Closeable):
 
         :raises TimeoutError: the remote host did not accept it within ``timeout`` seconds.
         """
-        left, end = memoryview(data), _end(timeout)
+        left, end = memoryview(data), None if timeout is None else time.monotonic() + timeout
         while left or self.unsent:
             if left and self.room:
                 size = min(self.room, len(left))
@@ -310,10 +310,6 @@ def open_pipe(session: HttpSession, request: PipeRequest) -> Pipe:
     websocket = open_websocket(session, "/shell/pipe")
     websocket.send_text(json.dumps(given_json(request)))
     return Pipe(websocket)
-
-
-def _end(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
 
 
 def _strange(status: int = FAILED_STATUS) -> ClientError:

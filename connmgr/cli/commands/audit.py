@@ -93,7 +93,7 @@ def audit(
     query = {name: value for name, value in filters.items() if value is not None}
     if connection is not None:
         query["connection"] = find_exactly(client, connection) or connection
-    entries = _entries(client, limit, query)
+    entries = list(islice(client.audit.query(**query, limit=min(PAGE, limit)), limit))
     if as_json:
         print_json(entries)
     elif entries:
@@ -242,10 +242,6 @@ def forget(log: str) -> None:
     this command keeps what was known of the log.
     """
     connect().audit.forget(log)
-
-
-def _entries(client: Client, limit: int, query: dict[str, str]) -> list[dict[str, Any]]:
-    return list(islice(client.audit.query(**query, limit=min(PAGE, limit)), limit))
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -383,8 +383,8 @@ def facts(
     machines = client.fact.query(ids, names=patterns or None)
     labels = {name.id: full_path(name) for name in names}
     if as_json:
-        errors = {outcome.connection: outcome.error for outcome in failed}
-        print_json([to_json(machine) | _error(errors.get(machine.connection)) for machine in machines])
+        errors = {outcome.connection: {"error": outcome.error} for outcome in failed}
+        print_json([to_json(machine) | errors.get(machine.connection, {}) for machine in machines])
     else:
         _print(machines, labels)
     for outcome in failed:
@@ -402,10 +402,6 @@ def _gather(client: Client, ids: list[str], parts: tuple[str, ...], timeout: flo
             some = ids[start : start + MAX_GATHERED]
             outcomes += client.fact.gather(some, parts=parts or None, parallel=jobs, timeout=timeout)
     return [outcome for outcome in outcomes if outcome.error is not None]
-
-
-def _error(error: object) -> dict[str, object]:
-    return {} if error is None else {"error": error}
 
 
 def _print(machines: list[MachineFacts], labels: dict[str, str]) -> None:

@@ -96,8 +96,12 @@ def ls(pattern: str, states: tuple[str, ...], *, everyone: bool, as_json: bool) 
     infos, others = (infos, []) if everyone else _without_others(client, infos)
     paths = {info.id: info.path for info in client.connection.info(sorted({info.connection for info in infos}))}
     if infos:
-        rows = [(info.id, info.name or "-", paths[info.connection], outcome(info), *_details(info)) for info in infos]
-        print_table(rows)
+        print_table(
+            [
+                (info.id, info.name or "-", paths[info.connection], outcome(info), ago(info.created), gist(info.text))
+                for info in infos
+            ]
+        )
     if others:
         under_way = sum(info.state in UNDER_WAY for info in others)
         click.echo(f"Jobs of tokens: {len(others)}, {under_way} under way. --all lists them.", err=True)
@@ -287,10 +291,6 @@ def _follow(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
 
 def _tell(error: ClientError) -> None:
     click.echo(f"connmgr: {visible(error.message)} Waiting.", err=True)
-
-
-def _details(info: JobInfo) -> tuple[str, str]:
-    return ago(info.created), gist(info.text)
 
 
 DOCTOR_SECONDS = 5.0

@@ -240,7 +240,8 @@ def install(
     try:
         if approve_here:
             approver = {"name": f"{_title(client, name)}-approver", "expires": expires, "scopes": [DECIDES]}
-            tokens[decider] = daemon.post("/token/create", **approver, **_sight(flags))
+            sight = {kind: rights[kind] for kind in ("connections", "categories")}
+            tokens[decider] = daemon.post("/token/create", **approver, **sight)
         for file, token in tokens.items():
             write_private(_draft(file), f"{token['token']}\n")
         _try(entry, {str(file): str(_draft(file)) for file in tokens})
@@ -303,12 +304,6 @@ def _rights(flags: dict[str, Any]) -> dict[str, Any]:
     explicit = set(members["scopes"])
     scopes = explicit or (set() if members["rules"] else DEFAULT)
     return {**members, "scopes": sorted({*scopes, *LOOKS, *({"job"} if scopes & RUNS else ())})}
-
-
-def _sight(flags: dict[str, Any]) -> dict[str, Any]:
-    return {
-        kind: list(flags[option]) or ["*"] for kind, option in (("connections", "only"), ("categories", "category"))
-    }
 
 
 def _require_sdk() -> None:

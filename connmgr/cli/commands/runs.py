@@ -68,13 +68,10 @@ class _Runs(Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # `connmgr run stop -- uptime` runs uptime on the connection `stop`: only a command to run has a --.
-        if args and args[0] not in ctx.help_option_names and (args[0] not in self.commands or _begins(args)):
+        is_run = bool(args) and (args[0] not in self.commands or ("--" in args and args[0] != "start"))
+        if is_run and args[0] not in ctx.help_option_names:
             args = ["start", *args]
         return super().parse_args(ctx, args)
-
-
-def _begins(args: Sequence[str]) -> bool:
-    return "--" in args and args[0] != "start"
 
 
 class _Start(WithCommand, WithSudo):

@@ -308,15 +308,16 @@ def _contents_text(contents: Contents) -> str:
     rows = [
         f"{number} {_singular(what) if number == 1 else what}" for what, number in contents.numbers.items() if number
     ]
-    return ", ".join([*rows, *(f"{visible(name)} ({_lines(text)})" for name, text in contents.files.items())])
+    return ", ".join(
+        [
+            *rows,
+            *(f"{visible(name)} ({plural(len(text.splitlines()), 'line')})" for name, text in contents.files.items()),
+        ]
+    )
 
 
 def _singular(plural: str) -> str:
     return plural[:-3] + "y" if plural.endswith("ies") else plural.removesuffix("s")
-
-
-def _lines(content: bytes) -> str:
-    return plural(len(content.splitlines()), "line")
 
 
 def _tell_left_out(contents: Contents) -> None:

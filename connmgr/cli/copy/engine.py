@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
@@ -103,7 +103,7 @@ class Copy:
 
     def _copy_file(self, start: CopyOperand, source: TreeEntry | None, end: CopyOperand) -> None:
         end, there = self._target(start, end)
-        if source is not None and self._plan(start, [source], end, there, equal=_none_is_equal).is_empty:
+        if source is not None and self._plan(start, [source], end, there, equal=lambda _: ()).is_empty:
             return
         size = self._transfer(start, source, end)
         self.report.files += 1
@@ -302,10 +302,6 @@ def misuse(message: str) -> Exception:
     import click
 
     return click.UsageError(message)
-
-
-def _none_is_equal(_pairs: Pairs) -> Container[str]:
-    return ()
 
 
 @contextlib.contextmanager
