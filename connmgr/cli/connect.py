@@ -482,7 +482,7 @@ def lacking(error: object) -> tuple[str, str] | None:
 
 
 def ask_for_all(names: Sequence[str], user: str) -> str | None:
-    """Ask for the one password that sudo gets on all of ``names``; None if nobody can be asked or none is given."""
+    """Ask once for sudo's password on all of ``names``; return None without a terminal or without a password."""
     if not has_terminal():
         return None
     hush()

@@ -217,7 +217,7 @@ class ShownOutcome(OnConnection, Protocol):
         """Print it as a line that begins with ``name``, in a column of this ``width``."""
 
     def gather(self, gathered: Gathered, name: str) -> None:
-        """Add output and messages to those that are printed when all have ended."""
+        """Add output and messages to ``gathered``, which is printed when all have ended."""
 
 
 def report(

@@ -65,7 +65,7 @@ def session_with(
     continues: bool = True,
     foreign: bool = False,
 ) -> tuple[Client, Callable[[], None]]:
-    """Return a client of the daemon at ``url``, and what is to be called when its command ends.
+    """Return a client of the daemon at ``url``, and a function to call when the command ends.
 
     It authenticates with ``credential``, by default with the auth file. If it ``continues``, it uses the session of
     ``connmgr vault unlock``, if there is one.
@@ -160,7 +160,7 @@ class StandardInput:
         return bool(self._head)
 
     def read_up_to(self, most: int) -> bytes:
-        """Return all input, read to its end; or, if it is larger than ``most`` bytes, more than that many of them."""
+        """Read to the end, or until there are more than ``most`` bytes, and return what was read."""
         while not self._ended and len(self._head) <= most:
             self._read()
         return self._head
@@ -211,7 +211,7 @@ def feed(request: dict[str, Any]) -> Iterator[None]:
         yield
     except ClientError as error:
         if request.get("stdin") is not None and error.code in ("policy_denied", "channel_refused"):
-            error.message += " Standard input was to be passed to the command; -n gives it none."
+            error.message += " The command was to read standard input; -n runs it without."
         raise
 
 

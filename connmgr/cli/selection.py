@@ -58,7 +58,7 @@ def find_exactly(client: Client, name: str) -> str | None:
 
 
 def on_matching(client: Client, pattern: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return those of ``items`` whose ``connection`` is one that ``pattern`` means, or runs by sudo over one."""
+    """Return the ``items`` on connections that ``pattern`` means, with or without sudo."""
     if pattern == "*":
         # It means also those to addresses, which no list of connections has.
         return items
@@ -120,7 +120,7 @@ def suggested_category(client: Client, word: str) -> str:
 
 
 def offers(context: click.Context, names: Callable[[Client], list[str]]) -> list[str]:
-    """Return the names that ``names`` finds for a completion; none if the daemon does not answer at once."""
+    """Return what ``names`` finds for a completion, nothing if the daemon does not answer at once."""
     from connmgr.cli.connect import connect
 
     try:

@@ -113,7 +113,7 @@ def is_uuid(text: str) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether ``text`` means all connections that it matches, not one that is called so."""
+    """Whether ``text`` means all connections that it matches, and not the one connection with that name."""
     return bool(re.search(_PATTERN, text))
 
 

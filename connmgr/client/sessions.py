@@ -163,7 +163,7 @@ class Lender:
             self._busy = False
 
     def passphrase(self, key: str, *, wrong: bool) -> str | None:
-        """Return the passphrase of a private key, None for none; ``wrong`` says that the last one was wrong."""
+        """Return the passphrase of a private key, or None; ``wrong`` says that the last one was wrong."""
         return None
 
     def logged_in(self, opens: str, error: ClientError) -> None:
@@ -188,7 +188,7 @@ class Lender:
         return True
 
     def _finds_more(self, opens: str, refused: ClientError) -> bool:
-        """Whether there is something to lend that was not lent yet."""
+        """Find an agent or a passphrase that was not lent yet, and return whether there is one."""
         if refused.code != LOGIN_FAILED:
             return False
         if "agent" in refused.details and opens not in self._offered_agents and os.environ.get("SSH_AUTH_SOCK"):

@@ -284,7 +284,7 @@ class RawOutcome(NamedTuple):
 
     @property
     def failure(self) -> ClientError | None:
-        """The error, if it is one."""
+        """The error, None if the command ran to its end."""
         return self.result if isinstance(self.result, ClientError) else None
 
     @classmethod

@@ -453,7 +453,7 @@ def _what(change: Change) -> str:
 
 
 def _difference(client: Client, change: Change) -> Iterator[str]:
-    """Yield the lines that an undo changes in a text; none for anything else."""
+    """Yield the lines that an undo changes in a text; a file that is not a text has no such lines."""
     before, path = change["before"], change["path"]
     if before["kind"] != "file" or not isinstance(path, str) or before["size"] > MAX_DIFF_BYTES:
         return

@@ -214,7 +214,7 @@ def _show(client: Client, answer: Mapping[str, Any]) -> None:
 
 
 def _hosts_on_the_way(dialled: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the host that would be dialled, and those on the way to it."""
+    """Yield rows for the host that would be dialled, and for each host on the way to it."""
     if "error" in dialled:
         yield "dials", str(dialled["error"]["message"])
         return

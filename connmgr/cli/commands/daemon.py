@@ -69,7 +69,7 @@ def _print_shells(client: Client, shells: list[ListedShell]) -> None:
 
 
 def _print_runs(client: Client) -> None:
-    """Show who works on the runs under way; a daemon or a token that cannot tell has none."""
+    """Show the runs under way and the daemons that work on them, unless the token may not see runs."""
     from connmgr.contract.run import UNDER_WAY
 
     try:

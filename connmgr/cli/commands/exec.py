@@ -81,7 +81,7 @@ class _WithCommand(ExecCommand):
         return rest
 
     def _divide(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str] | None]:
-        """Return connmgr's own words, and those of the command."""
+        """Return the words for connmgr, and the words of the command."""
         marked = args.index("--") if "--" in args else None
         own, marked_command = (args, None) if marked is None else (args[:marked], args[marked + 1 :])
         # Word by word, so that words of the command can be taken from ``args`` as they were typed.
@@ -130,7 +130,7 @@ class _WithCommand(ExecCommand):
 
 
 class ExecOptions(NamedTuple):
-    """The options of ``connmgr exec`` that decide what runs and how, as they are given."""
+    """The options of ``connmgr exec`` that decide what runs, and how."""
 
     everywhere: bool
     timeout: float | None

@@ -108,7 +108,7 @@ def ls(pattern: str, states: tuple[str, ...], *, everyone: bool, as_json: bool) 
 
 
 def _without_others(client: Client, infos: list[JobInfo]) -> tuple[list[JobInfo], list[JobInfo]]:
-    """Return the jobs to list, and those that other tokens than the caller's have started and that ask for nothing."""
+    """Return the jobs to list, and the jobs of other tokens than the caller's that do not wait for input."""
     if not any(info.token for info in infos):
         return infos, []
     own = client.token.info().id

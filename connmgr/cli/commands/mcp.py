@@ -299,7 +299,7 @@ def _approver_file(client: str, name: str) -> Path:
 
 
 def _rights(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the rights of the token: those asked for or the default, and the scopes that the tools need for them."""
+    """Return the rights of the token: by its options, or the default; with the scopes that the tools need for them."""
     members = token_members(flags)
     explicit = set(members["scopes"])
     scopes = explicit or (set() if members["rules"] else DEFAULT)

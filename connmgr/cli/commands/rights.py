@@ -643,7 +643,7 @@ class _Verdict(NamedTuple):
 
 
 def _decide_one(client: Client, name: str, verdict: _Verdict, *, as_json: bool) -> None:
-    """Show the approval ``name``, and decide about it: as told, or as a person answers on the terminal."""
+    """Show the approval ``name``, and decide about it: by the options, or as a person answers on the terminal."""
     decided = verdict.is_one
     every = client.approval.query(["pending", "once", "granted", "denied"])
     approval = _approval_of(every, name, reads=not decided)
@@ -658,7 +658,7 @@ def _decide_one(client: Client, name: str, verdict: _Verdict, *, as_json: bool) 
 
 
 def _watch(client: Client, *, notify: bool, as_json: bool) -> None:
-    """Show the pending requests, and all that come; after events were missed, what is pending then."""
+    """Show the pending requests, and each one that comes; after missed events, show what is pending then."""
     asking = client.clone()
     ids: set[str] = set()
     for event in client.events([APPROVAL]):

@@ -227,7 +227,7 @@ INCOMPLETE = {
     "cut": "the recording has ended at `max-recording`, or at `max-recordings` of all; later output is not in it.",
     "failed": "the recording could not be written to its end; the daemon's log has the reason.",
 }
-"""What is said of a recording in these states."""
+"""The message about a recording in each of these states."""
 
 
 def open_terminal(

@@ -140,7 +140,7 @@ def _which(shells: Sequence[NamedShell]) -> str:
 
 
 def _shells(client: Client, id: str, session: str | None) -> list[NamedShell]:
-    """Return the shells of a connection that ``session`` means, all without it; those by --sudo belong to it too."""
+    """Return the shells of a connection, or the ones that ``session`` means, with the shells by --sudo over it."""
     # Those by --sudo are listed too, though their connections have ids of their own.
     every = [NamedShell(shell.status.connection, shell.status.session) for shell in client.shell.list(id)]
     return [shell for shell in every if session is None or _is(shell.session, session)]

@@ -388,7 +388,7 @@ def _write(client: Client, globs: Sequence[str], *, yes: bool) -> None:
 
 
 def _kept_beside() -> str | None:
-    """Return the path of the kept file, if it is beside this user's settings."""
+    """Return the path of the file with hosts that `--write` keeps, if it is beside this user's settings."""
     from connmgr.paths import config_file
 
     file = config_file(os.environ).with_name("ssh_config")

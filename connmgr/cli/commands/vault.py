@@ -160,7 +160,7 @@ def create_recovery(name: str | None, shares: tuple[int, int], *, as_json: bool)
     client = connect()
     user = name or client.vault.status().user
     if user is None:
-        raise click.UsageError("Say for which user: no user is unlocked.")
+        raise click.UsageError("No user is unlocked: name the USER of the recovery key.")
     needed, number = shares
     passphrase = ask_passphrase(f"Passphrase of {user}")
     _print_words(client.vault.create_recovery(user, passphrase, shares=number, threshold=needed), as_json=as_json)
@@ -357,7 +357,7 @@ def move_key(to: str, **flags: Any) -> None:
     from connmgr.vault import VaultLock
 
     if to == settings.key_store:
-        raise click.UsageError(f"The key is to come from {to} and to go there: name another one.")
+        raise click.UsageError(f"The key is in {to} already, as --key-store says: name another store.")
     private_directory(settings.data_dir, "data directory")
     with VaultLock(settings.data_dir / "lock"), open_vault_database(settings) as database:
         verifier = database.key_verifier

@@ -33,7 +33,7 @@ BATCH_FILES = 5000
 UNEXPECTED_BYTES = 64 << 20
 """Bytes of files that were not asked for, which a connection may send."""
 
-NOT_SENT = "It was not sent: it cannot be read, or is gone"
+NOT_SENT = "Not sent: it cannot be read, or was removed meanwhile"
 NO_FILE = "No longer a regular file; skipped"
 
 HOPELESS = {"no_such_directory", "permission_denied", "wrong_file_type", "no_space", "tar_missing", "no_shell"}
@@ -121,7 +121,11 @@ class Archives:
                     # machine may be hostile.
                     unexpected += member.size
                     if unexpected > UNEXPECTED_BYTES:
-                        raise ClientError("The connection sends files that nobody asked for.", "transfer_failed", 0)
+                        raise ClientError(
+                            "The connection sends files that were not asked for; nothing more is read from it.",
+                            "transfer_failed",
+                            0,
+                        )
                     continue
                 with self._recording(end / entry.path):
                     _unpack_member(tree, members, member, entry, moved)

@@ -199,7 +199,7 @@ _PORT_FIRST = re.compile(r"[0-9]+(/.*)?", re.DOTALL)
 
 
 class Shells:
-    """The shells that one command copies by: those of a session, or fresh ones, which end with the block.
+    """The shells by which one command copies: the shells of a session, or fresh ones, which end with the block.
 
     With ``--sudo`` they are those of that user, over the connections.
     """

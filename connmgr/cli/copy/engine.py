@@ -78,7 +78,7 @@ class Copy:
             self._copy_file(start, source, end)
             return
         if end == STREAM:
-            raise misuse("Standard output takes single files; a directory needs one to go to.")
+            raise misuse("A directory cannot be copied to standard output: name a directory as TARGET.")
         self._copy_directory(start, end if has_name or not self._is_directory(end) else within(end, own_name(start)))
 
     def _source(self, start: CopyOperand, end: CopyOperand) -> TreeEntry | None:

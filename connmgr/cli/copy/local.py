@@ -1,4 +1,4 @@
-"""The side of ``connmgr cp`` on this machine: directories are listed, files compared, and drafts replace what is there.
+"""The side of ``connmgr cp`` on this machine: lists directories, compares files, and replaces files by drafts.
 
 No path below a directory that is written may lead through a symbolic link.
 """
@@ -206,4 +206,4 @@ class LocalTree:
 
 def _check(path: str) -> None:
     if leads_out(path):
-        raise OSError(errno.EINVAL, "Such a path would lead out of the directory")
+        raise OSError(errno.EINVAL, "The path leads out of the directory")

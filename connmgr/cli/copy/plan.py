@@ -40,7 +40,7 @@ class RemotePath(NamedTuple):
 
     @property
     def own_name(self) -> str:
-        """The last name in the path; empty for a path such as ``dir/.``, which means only the content."""
+        """The last name in the path, ``""`` for a path such as ``dir/.``: it means the directory's content alone."""
         return "" if self.path.endswith(("/.", "/..")) or self.path in (".", "..", "~") else Path(self.path).name
 
     @property

@@ -180,7 +180,7 @@ class Entry:
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Return ``entries``, each after those that it runs over; those that run over themselves are left out."""
+    """Return ``entries``, each behind the entries that it runs over; an entry that runs over itself is left out."""
     by_key = {entry.key: entry for entry in entries}
     result: dict[str, Entry] = {}
     for start in by_key.values():
@@ -202,7 +202,7 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> None:
-    """Decide what happens to each of ``entries``, which follow those that they run over.
+    """Decide what happens to each of ``entries``, which are in the order of :func:`in_order`.
 
     An entry with the data of a stored connection is there already. One with the name of exactly one connection of the
     same type changes the fields that its source states, if ``update``.

@@ -286,7 +286,7 @@ def _go_to_background() -> None:
 
 
 def _describe(client: Client, id: str, host: str) -> None:
-    """Print what is known of the host, as ssh prints its configuration."""
+    """Print host, user and port of the connection, as `ssh -G` prints its configuration."""
     data = client.connection.info([id])[0].data
     settings = {"host": host, "hostname": data.get("host"), "user": data.get("user"), "port": data.get("port")}
     for name, value in settings.items():
