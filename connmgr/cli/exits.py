@@ -82,6 +82,7 @@ def _code(error: ClientError) -> int:
         return FAILED if error.sent else UNREACHABLE
     if isinstance(error, AccessDenied) or error.code in _LOCKED | _FORBIDDEN:
         return DENIED
+    # An unknown command or token is not among them: only names of what a command works on.
     return NOT_FOUND if error.code in _UNKNOWN else FAILED
 
 

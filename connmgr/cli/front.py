@@ -114,6 +114,7 @@ def _copy(client: Client, source: str, target: str) -> Callable[[], int]:
     from connmgr.cli.plain import Names, ensure_shell, own_or, umask
     from connmgr.client.names import find
 
+    # As the command line does without --session: the shell of this terminal.
     session = own_or(None)
     name, _, path = (source if is_remote(source) else target).partition(":")
     connection = find(Names(client), name)

@@ -57,6 +57,7 @@ def shell_label(session: str | None, user: str = "") -> str:
 @contextlib.contextmanager
 def own_session(client: Client, connection: str) -> Iterator[str]:
     """Yield the name of a new shell's session, which is stopped at the end of the block if it still runs."""
+    # By chance, because other commands may use fresh shells of this connection at the same time.
     name = f"fresh-{os.urandom(8).hex()}"
     client.shell.start(connection, session=name)
     try:

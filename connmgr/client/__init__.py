@@ -264,6 +264,7 @@ class Client(Closeable):
         """
         session = self._session
         if session.token is None:
+            # Here and now: threads that shook hands for themselves would begin as many sessions.
             session.shake_hands()
         twin = Client(
             self.base_url,

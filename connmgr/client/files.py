@@ -140,6 +140,7 @@ class Upload:
             yield piece
             if self._progress is not None:
                 self._progress(position, self.length)
+        # The head of the request has promised the length: after a shorter body the daemon would wait for the rest.
         if self.length is not None and position < self.length:
             raise ClientError(f"The file to send ended after {position} of {self.length} bytes.", SOURCE_FAILED, 0)
 
@@ -230,6 +231,8 @@ class Files(Group):
             create=create,
             session=session,
         )
+        # On this machine the daemon reads the file by itself: its descriptor is passed over the Unix socket, and no
+        # byte goes through this process.
         passable = None if isinstance(source, bytes | Download) else self._passable(source)
         if passable is None:
             return self._send(_with_query("/fs/upload", request), source, progress, fs.UploadResponse).bytes
@@ -443,6 +446,7 @@ def _members(connection: str, path: Path, members: Sequence[Path], session: str 
 def _with_query(path: str, request: Message) -> str:
     """Return the URL's path with ``request`` as its query, because the body is the file."""
     members = given_json(request)
+    # Booleans as JSON writes them; str() would make them True and False.
     texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in members.items()}
     return f"{path}?{urlencode(texts)}"
 

@@ -59,6 +59,7 @@ class Runs(Group):
         """Wait for the end of a run, at most ``timeout`` seconds, and describe the run; it may not have ended then."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
+            # The daemon answers after MAX_WAIT seconds at the latest; the wait goes on with the next request.
             seconds = float(MAX_WAIT) if until is None else min(MAX_WAIT, max(0.0, until - time.monotonic()))
             info = self._ask("/run/wait", run_messages.RunWaitRequest(run=run, wait=seconds), run_messages.RunInfo)
             if info.state in run_messages.ENDED or (until is not None and time.monotonic() >= until):

@@ -154,6 +154,7 @@ def described(approval: Mapping[str, Any], when: str) -> Iterator[str]:
     if pattern := approval.get("pattern"):
         words, names = " ".join(pattern["words"]), ", ".join(map(quoted, pattern["names"]))
         yield f"  or as a rule for {pattern['seconds'] // 60} minutes: {visible(words)} on {names}"
+    # Of the whole approval: a letter that looks like another may stand in a name as well as in the command.
     yield from beyond_ascii(json.dumps(approval, ensure_ascii=False))
 
 

@@ -194,6 +194,7 @@ class Shells(Group):
         self, read: Callable[[messages.BroadcastLine], AnyOutcome], request: messages.BroadcastRequest
     ) -> Broadcast[AnyOutcome]:
         response = self._http.open("/shell/broadcast", self._http.encode(**given_json(request)))
+        # Closing the connection is what tells the daemon to kill the commands that still run.
         return Broadcast(response, read, self._http.close)
 
     def list(self, connection: str | None = None) -> list[ListedShell]:

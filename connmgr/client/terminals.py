@@ -66,6 +66,7 @@ class Terminals(Group):
     def attach(self, terminal: str, *, watch: bool = False) -> Pipe:
         """Return output, beginning with a drawing of the screen, and input; closing it keeps the terminal open.
         With ``watch`` it accepts no input and does not set the size."""
+        # In the address, because the request for a WebSocket has no body.
         query = "?watch=true" if watch else ""
         return Pipe(open_websocket(self._http, f"/terminal/attach/{quote(terminal, safe='')}{query}"))
 
@@ -78,6 +79,7 @@ class Terminals(Group):
         self, terminal: str, offset: int = 0, *, wait: float | None = None, max_bytes: int | None = None
     ) -> TerminalOutput:
         """Return output from ``offset`` on; ``wait`` is the longest wait for some, in seconds."""
+        # In base64, since output need not be UTF-8, and may be cut within a character.
         limits: dict[str, Any] = {"wait": wait, "max_bytes": max_bytes}
         request = messages.TerminalOutputRequest(
             terminal=terminal,

@@ -33,6 +33,7 @@ class Secrets(Group):
 
     def sudo_source(self, *, connection: str | None = None, category: str | None = None) -> dict[str, str]:
         """Return for what the password in use is stored: ``connection`` or ``category`` with its id, or nothing."""
+        # An absent password asks for the source; null would remove the stored one.
         return dict(self._tell("/secret/sudo", SudoRequest(password=ABSENT, connection=connection, category=category)))
 
 

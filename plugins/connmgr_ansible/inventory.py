@@ -88,6 +88,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         parent = None
         for depth in range(1, len(connection.category) + 1):
             group = self.inventory.add_group(self._sanitize_group_name("_".join(connection.category[:depth])))
+            # As Ansible's own inventories: the group of a category has the groups of the categories below it.
             if parent is not None:
                 self.inventory.add_child(parent, group)
             parent = group

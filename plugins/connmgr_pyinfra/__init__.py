@@ -155,6 +155,7 @@ class ConnmgrConnector(BaseConnector):
             self._upload(filename_or_io, remote_filename)
             return True
         printing = {"print_output": print_output, "print_input": print_input}
+        # The login's user may not write the file, so that it goes by a temporary one, which the other user copies.
         between = remote_temp_filename or self.host.get_temp_filename(remote_filename)
         own = {name: value for name, value in arguments.items() if not name.startswith(OTHER_USERS)}
         own.pop("_chdir", None)

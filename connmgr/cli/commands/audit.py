@@ -402,6 +402,7 @@ def _restore(client: Client, selection: Iterable[Change], *, dry_run: bool, forc
     for change in selection:
         by_connection[change["connection"]][change["change"]] = change
     results: list[dict[str, Any]] = []
+    # One request for each connection: the daemon undoes the changes of one machine in their order.
     for connection, changes in by_connection.items():
         try:
             answers = client.undo.restore(connection, list(changes), dry_run=dry_run, force=force)

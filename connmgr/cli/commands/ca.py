@@ -113,6 +113,7 @@ def _rows(client: Client, signer: CaInfo) -> list[tuple[str, ...]]:
         renews = signer.limits[0].renew if limit.renew is None else limit.renew
         rows.append((signer.name, signer.type, where, names, f"{lives}, then anew" if renews else lives))
     state = [*(["rotating"] if signer.rotating else []), *([f"{signer.revoked} revoked"] if signer.revoked else [])]
+    # The state is the signer's, and stands in the first row, that of its general limit.
     rows[0] = (*rows[0], ", ".join(state) or "-")
     return [rows[0], *((*row, "") for row in rows[1:])]
 
@@ -137,6 +138,7 @@ def trust(name: str, hosts: str | None, *, revoked: bool) -> None:
 
     With --hosts it is the line by which clients trust the certificates that connmgr ca host makes for hosts.
     """
+    # In known_hosts a blank ends the patterns, so that the rest would be read as the key.
     if hosts is not None and (revoked or not hosts or any(character.isspace() for character in hosts)):
         raise click.UsageError("--hosts takes one word of names and patterns, joined by commas, and no --revoked.")
     answer = connect().ca.trust(name)

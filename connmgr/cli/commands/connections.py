@@ -180,6 +180,7 @@ def info(selectors: tuple[str, ...], choice: Choice, *, refresh: bool, as_json: 
     ids = [name.id for name in select_connections(client, selectors, choice, addresses=True).names]
     if refresh:
         for id in ids:
+            # One after the other, because a login may ask on the terminal.
             for sentence in client.connection.refresh(id).skipped:
                 click.echo(f"connmgr: {visible(sentence)}", err=True)
     answers = infos_of(client, ids, dialled=True)
@@ -241,6 +242,7 @@ def _label(status: RunningShell) -> str:
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in data.items():
+        # A sealed secret, whose ciphertext says nothing to a person.
         if isinstance(value, Mapping) and "encryptedToken" in value:
             yield prefix + name, SECRET
         elif isinstance(value, Mapping):
@@ -398,6 +400,7 @@ def _gather(client: Client, ids: list[str], parts: tuple[str, ...], timeout: flo
     """Ask the machines, and return the outcomes with an error."""
     outcomes: list[GatheredFacts] = []
     with waiting(f"asking {plural(len(ids), 'machine')}"):
+        # The daemon asks so many machines with one request.
         for start in range(0, len(ids), MAX_GATHERED):
             some = ids[start : start + MAX_GATHERED]
             outcomes += client.fact.gather(some, parts=parts or None, parallel=jobs, timeout=timeout)

@@ -100,6 +100,7 @@ def stop() -> None:
     """Stop the daemon, and wait for its end. Running commands get 5 seconds."""
     client = connect(STOP_SECONDS, offers_start=False)
     client.daemon.stop()
+    # Asked again and again, because a process that ends says nothing.
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -135,6 +136,7 @@ def events(kinds: tuple[str, ...], after: int | None, *, as_json: bool) -> None:
     API has it; the first one tells that the stream has begun. When the daemon restarts, the command goes on.
     """
     client = connect()
+    # A clone, because the stream of events occupies the client's connection.
     names = _Names(client.clone())
     for event in client.events(list(kinds) or None, after):
         if as_json:

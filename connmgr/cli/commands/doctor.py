@@ -84,6 +84,7 @@ def _status(url: str, settings: Settings) -> dict[str, Any] | None:
         client = Client(url, settings.auth_file, timeout=ANSWER_SECONDS)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    # Without the file there is no credential, and the daemon would only refuse.
     if not os.path.lexists(settings.auth_file):
         return None
     with client, suppress(ClientError):
@@ -145,6 +146,7 @@ def _data_directory(examined: Examined) -> Iterator[Finding]:
 
 def _private(subject: str, path: Path, mode: int) -> Finding:
     """Judge whether ``path`` is this user's own and closed to others, as with ``mode``."""
+    # Of the link itself, whose target may be anybody's.
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         return Finding(subject, PROBLEM, f"{path} is a symbolic link", "Put the file itself there.")
@@ -174,6 +176,7 @@ def clock(examined: Examined) -> Iterator[Finding]:
     directory = examined.settings.data_dir
     files = list(directory.glob("*")) if directory.exists() else []
     ahead = max((path.lstat().st_mtime for path in files), default=0.0) - time.time()
+    # A file from the future: the clock was set back, or was wrong when the file was written.
     if ahead > MAX_CLOCK_SKEW_SECONDS:
         advice = "Set the clock: times in the vault, the log and certificates depend on it."
         yield Finding("clock", PROBLEM, f"files of the vault are {ahead:.0f} s newer than the clock", advice)
@@ -372,6 +375,7 @@ def _who_answers(url: str) -> str:
         return "other"
     finally:
         connection.close()
+    # A daemon refuses a request without a token by this code, which says enough.
     return "connmgr" if b"not_authenticated" in body or b"connmgr" in body else "other"
 
 

@@ -180,6 +180,7 @@ def edit(
     """
     if not everywhere and choice.options:
         raise click.UsageError(f"Only with --all: {', '.join(choice.options)}.")
+    # Without --all the first word is the connection, even if it has a = in its name.
     at = next((at for at, word in enumerate(words) if "=" in word and (everywhere or at)), len(words))
     names, assignments = (words[:at], words[at:]) if everywhere else (words[:1], words[1:])
     if everywhere:
@@ -210,6 +211,7 @@ def edit(
     question = f"Change {plural(len(rows), 'connection')}? Their shells are stopped."
     if not confirm(rows, question, yes=yes, dry_run=dry_run, asks=asks):
         return
+    # With --validate each is opened before it is stored, which a batch in one transaction cannot wait for.
     if len(ids) == 1 or validate:
         for id, data in changed.items():
             client.connection.update(id, data=data, validate=validate)
@@ -274,6 +276,7 @@ def assign_fields(
                 f"give `--secret {field}` instead, and it is asked for or read from standard input."
             )
         value = _value(client, field, schema, text)
+        # A list item by item: sendEnv=LANG sendEnv=TZ.
         if isinstance(value, list) and field in seen:
             value = _inside(data, field)[field.rpartition(".")[2]] + value
         seen.add(field)

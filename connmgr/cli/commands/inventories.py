@@ -144,6 +144,7 @@ def _show(changes: InventoryChanges, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json(changes)
         return
+    # In the order in which a person cares: what came, what changed, what is away, what is back.
     lists = ("added", "changed", "vanished", "returned")
     print_table([(name, _names(getattr(changes, name))) for name in lists if getattr(changes, name)])
     for host in changes.left_out:

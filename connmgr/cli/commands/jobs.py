@@ -237,6 +237,7 @@ def input(name: str, *, no_eof: bool) -> None:
     from connmgr.client.jobs import PIECE_BYTES
 
     job = find_job(connect(), name)
+    # os.read() returns what a pipe has, so that input reaches the job as it comes.
     while piece := os.read(sys.stdin.fileno(), PIECE_BYTES):
         job.input(piece, retry_timeout=math.inf, on_retry=_tell)
     if not no_eof:
@@ -267,6 +268,7 @@ def kill(name: str, signal: str, grace: float) -> None:
 def rm(names: tuple[str, ...], *, force: bool) -> None:
     """Remove jobs that have ended, on their machines too."""
     client = connect()
+    # First all names are looked up, so that a wrong one removes nothing.
     jobs = {job.id: job for job in (find_job(client, name) for name in names)}
     for job in jobs.values():
         job.remove(force=force)
@@ -342,6 +344,7 @@ def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int
         except ClientError:
             return {}, 0, 0
         for id, path in paths.items():
+            # All machines share the time, so that `connmgr doctor` does not hang on one that is away.
             if time.monotonic() < end:
                 with suppress(ClientError):
                     leftovers = client.jobs.orphans(id)
@@ -358,6 +361,7 @@ def find_job(client: Client, name: str, *, reads: bool = False) -> Job:
     """
     if is_uuid(name):
         return client.jobs.get(name.lower())
+    # A whole name outranks the beginning of a uuid.
     matches = client.jobs.query(name=name) if is_text(name) else []
     if not matches and reads:
         every = {info.id: info for info in client.jobs.query()}

@@ -41,6 +41,7 @@ KINDS = {
 """The first words of a ``--may`` rule, and the scope that each needs."""
 
 ANY_WORD, MORE_WORDS = "*", "..."
+# No word that begins with -, which the program would take for an option.
 _NO_OPTION = {"re": "[^-].*"}
 _RULE = "KIND:WHAT"
 _EFFECTS = (("deny", "deny"), ("ask", "ask"), ("allow", "may"))
@@ -333,6 +334,7 @@ def _element(word: str) -> Any:
         return _NO_OPTION
     if ANY_WORD not in word:
         return word
+    # Only * is special in a word; all else is meant as it is written.
     return {"re": "[^/]*".join(map(re.escape, word.split(ANY_WORD)))}
 
 

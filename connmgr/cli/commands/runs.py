@@ -441,6 +441,7 @@ def find_run(client: Client, name: str) -> RunInfo:
     if is_uuid(name):
         return client.runs.info(name.lower())
     runs = client.runs.query(limit=1000)
+    # A name need not be unique: the newest run of that name is meant, and the list begins with the newest.
     for info in runs:
         if info.name == name:
             return info
@@ -554,6 +555,7 @@ def _drawing(client: Client, id: str) -> Iterator[Draw]:
     with Live(console=console, transient=True, auto_refresh=False) as live:
 
         def draw(info: RunInfo) -> None:
+            # Two small requests for each picture, because a run may have 100,000 targets.
             running = _some(client, id, (STARTING,))
             failed = _some(client, id, [state for state in RETRIED if state != STOPPED])
             live.update(table(info, running, failed), refresh=True)
@@ -706,6 +708,7 @@ def _selection(client: Client, selectors: Sequence[str], choice: Choice) -> dict
     if not selectors:
         return fields
     [first, *others] = selectors
+    # The daemon can apply only such a pattern anew at each time; everything else is resolved here, once.
     if not others and is_pattern(first) and "/" not in first:
         return {**fields, "connectionFilter": first if first == "*" else f"**/{first}"}
     names = select_connections(client, selectors, choice, usage="shell").names

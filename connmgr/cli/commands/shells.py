@@ -158,6 +158,7 @@ def _end(client: Client, id: str, session: str | None, shells: Sequence[NamedShe
     """End the ``shells`` that ``session`` means, or all, and return whether there was any."""
     if session is None:
         connections = sorted({id, *(shell.connection for shell in shells)})
+        # A list, because any() of a generator would stop at the first connection that had a shell.
         return any([_stop(client, connection, all=True) for connection in connections])  # noqa: C419 - each
     # A shell that is just being started is not listed.
     targets = shells or [NamedShell(id, session_or_none(session))]

@@ -168,6 +168,7 @@ def find_terminal(
     running = [info for info in every if info.state == RUNNING]
     eligible = every if ended else running
     matches = [info for info in eligible if info.terminal == name.lower()]
+    # An empty name, as of --attach alone, means the only terminal that runs.
     if not matches and not name:
         matches = running
     elif not matches:

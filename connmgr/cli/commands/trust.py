@@ -123,6 +123,7 @@ class _KeyReview:
                 if self._fingerprints and candidate.fingerprint not in self._fingerprints
             ]:
                 self._tell(unknown.pop(key), f"{key.fingerprint} of {key.host} is not the given fingerprint.")
+            # The key was stored, and the host is unknown again: asking once more would never end.
             for key in unknown.keys() & self._trusted:
                 self._tell(unknown.pop(key), f"{key.host} is still not known, though its key was accepted.")
             if not unknown:
@@ -206,6 +207,7 @@ def _forget_all(client: Client, names: Sequence[Name], labels: Mapping[str, str]
 def _forget(client: Client, id: str, label: str) -> Iterator[str]:
     """Forget the keys of a connection's host, and yield a sentence for each that is still known."""
     client.remedy(None)
+    # Without a remedy: a question about the new key would come before the old one is forgotten.
     host = None
     try:
         client.connection.refresh(id)

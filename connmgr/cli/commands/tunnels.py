@@ -270,6 +270,7 @@ def _program() -> list[str]:
     """
     options = click.get_current_context().find_root().params
     words = program()
+    # ssh runs these words later and in another environment: what names daemon and credential goes along.
     if options["url"] is not None:
         words += ["--url", options["url"]]
     variables = {"--token-file": TOKEN_FILE_VARIABLE, "--api-key-file": API_KEY_FILE_VARIABLE}
@@ -370,6 +371,7 @@ def _write(client: Client, globs: Sequence[str], *, yes: bool) -> None:
     user = _UserConfig.read()
     filters = _host_filters(client, globs)
     expected = _kept_beside()
+    # A person is asked before the daemon writes anything.
     if expected is None or not user.includes(_line(expected)):
         if not yes and not sys.stdin.isatty():
             raise click.UsageError("There is no terminal to ask on: give --yes.")

@@ -55,6 +55,7 @@ def unlock(user: str) -> None:
     client = connect()
     tell_recoveries(user, client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}")))
     kept_session().keep(client.session_token)
+    # Control sockets have the rights of the session that opened them, in which no user was unlocked.
     renew_sockets(client)
 
 
@@ -110,6 +111,7 @@ def rm(name: str, *, force: bool, as_json: bool) -> None:
         if error.code not in ("last_principal", "vault_locked"):
             raise
         click.echo(f"connmgr: {visible(error.message)}", err=True)
+        # Only this user's passphrase opens what nobody else can open, so that it can be sealed for others.
         entered = ask_passphrase(f"Passphrase of {name}")
         if not entered:
             raise
@@ -359,6 +361,7 @@ def move_key(to: str, **flags: Any) -> None:
     if to == settings.key_store:
         raise click.UsageError(f"The key is in {to} already, as --key-store says: name another store.")
     private_directory(settings.data_dir, "data directory")
+    # The lock first: a daemon that started meanwhile would read the key where it is no longer.
     with VaultLock(settings.data_dir / "lock"), open_vault_database(settings) as database:
         verifier = database.key_verifier
         if verifier is None:

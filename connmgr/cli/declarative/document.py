@@ -186,6 +186,7 @@ def read(content: Any, stored: Stored) -> tuple[list[Entry], list[tuple[str, ...
         raise Failure(f"The file must have `connmgr: {VERSION}` at its beginning, as connmgr export writes it.")
     _check(content, _TOP, "The file")
     entries = [_entry(member, f"connections[{at}]") for at, member in enumerate(content.get("connections") or [])]
+    # Others refer to an entry by its key, so that two with one key need uuids to be told apart.
     for name, count in Counter((entry.key, entry.id) for entry in entries).items():
         if count > 1:
             raise Failure(f"{name[0]} stands in the file more than once: its uuid tells one from the other.")

@@ -303,6 +303,7 @@ def carry_out(
     if not (new or changes or removals or paths):
         return
     count = plural(len(new) + len(changes) + len(removals), "connection")
+    # New connections have no uuid before they are stored, so that entries refer to each other by labels.
     labels = {entry.key: str(number) for number, entry in enumerate(new)}
     fields: dict[str, Any] = {
         "add": [_body(entry, labels) | {"label": labels[entry.key], "name": entry.name} for entry in new],
@@ -433,6 +434,8 @@ def _with_secrets(data: Mapping[str, Any], stored: Any, missing: list[str], at: 
     that ``data`` replaces by another, such as the file of a key by the key itself.
     """
     result: dict[str, Any] = {}
+    # A field that is replaced by one of another kind, such as a key's file by the key itself, keeps no secret of the
+    # old one.
     before = stored if isinstance(stored, Mapping) and not (at and data.keys().isdisjoint(stored)) else {}
     for name in dict.fromkeys([*data, *before]):
         value, there, place = data.get(name), before.get(name), f"{at}{name}"
