@@ -7,11 +7,9 @@ with connect("ansible", timeout=60) as client:
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -225,6 +223,9 @@ class TouchWatch:
     """
 
     def __init__(self, client: Client, tell: Callable[[str], None], *, waited: float) -> None:
+        # Imported here, as in Slot: every command loads this module, for its sessions, and few wait for a touch.
+        import threading
+
         self._client = client.clone(WATCHED_SECONDS)
         self._tell = tell
         self._waited = waited
@@ -269,6 +270,8 @@ class Slot:
     """
 
     def __init__(self, program: str, connection: str) -> None:
+        import fcntl
+
         directory = _directory(program)
         # A lock of the kernel, and not a file that exists: it ends with the process, however that ends.
         for number in range(1, MAX_SLOTS + 1):
