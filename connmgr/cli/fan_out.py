@@ -19,7 +19,7 @@ from connmgr.cli.exits import FAILED
 from connmgr.cli.output import json_option, plural, print_json
 from connmgr.cli.progress import counting
 from connmgr.cli.selection import Choice, Selection, confirm, consent, jobs_option, means_many, selecting
-from connmgr.cli.sessions import ROOT
+from connmgr.cli.sessions import OK, ROOT
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import full_path, telling
 from connmgr.client.sessions import LOGIN_FAILED
@@ -281,8 +281,6 @@ def _together(outcomes: Iterable[ShownOutcome], names: Mapping[str, str]) -> lis
             gathered.show()
     return verdicts
 
-
-OK = "ok"
 
 MEMORY_BYTES = 16 << 20
 """Output beyond this goes to a temporary file."""

@@ -18,6 +18,9 @@ from connmgr.client.shells import ListedShell
 from connmgr.contract.shell import BroadcastLine
 from connmgr.processes import posix_session_of
 
+OK = "ok"
+"""The verdict on work that has succeeded on a connection; any other verdict is why it has not."""
+
 BUSY_SECONDS = 60.0
 """Seconds to retry while the daemon has no free slot."""
 

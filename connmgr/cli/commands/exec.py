@@ -36,6 +36,7 @@ from connmgr.cli.selection import (
 )
 from connmgr.cli.sessions import (
     BUSY_SECONDS,
+    OK,
     as_object,
     fresh_option,
     is_new,
@@ -664,7 +665,7 @@ class ExecOutcome(NamedTuple):
     def verdict(self) -> str:
         if isinstance(self.raw.result, ClientError):
             return self.raw.result.code
-        return f"exit {self.raw.result.exit_code}" if self.raw.result.exit_code else "ok"
+        return f"exit {self.raw.result.exit_code}" if self.raw.result.exit_code else OK
 
     def as_object(self) -> dict[str, Any]:
         return {"seconds": round(self.raw.seconds, 3), **as_object(self.raw.result)}

@@ -23,7 +23,7 @@ from connmgr.cli.options import Group
 from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, print_list, print_table
 from connmgr.cli.plain import ensure_shell
 from connmgr.cli.selection import MAX_COMPLETIONS, ConnectionName, Selection, offers, on_matching
-from connmgr.cli.sessions import own_session, shell_label
+from connmgr.cli.sessions import OK, own_session, shell_label
 from connmgr.client import Client, ClientError
 from connmgr.client.names import (
     MAX_CANDIDATES,
@@ -422,8 +422,6 @@ class Ended(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        from connmgr.cli.fan_out import OK
-
         if self.info is None:
             return self.error[0] if self.error else "unknown"
         if self.info.state != "exited" or self.info.exit_code is None:
@@ -580,7 +578,7 @@ class Started(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return "ok" if self.failure is None else self.failure.code
+        return OK if self.failure is None else self.failure.code
 
     def as_object(self) -> dict[str, Any]:
         """Return it for JSON, without its connection."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -688,6 +686,10 @@ def _show_request(approval: dict[str, Any], *, notify: bool, as_json: bool) -> N
 
 def give_notice(text: str) -> None:
     """Show a notice of the desktop; without its program, one of the terminal, if that knows the sequence for it."""
+    # Imported here, because nothing else in this module starts a program.
+    import shutil
+    import subprocess
+
     program = shutil.which("notify-send")
     if program is not None:
         # As the summary, which has no markup.

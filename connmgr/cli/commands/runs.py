@@ -16,7 +16,7 @@ import click
 
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED, INTERRUPTED, NOT_FOUND, Failure
-from connmgr.cli.fan_out import OK, Gathered
+from connmgr.cli.fan_out import Gathered
 from connmgr.cli.options import Group, WithCommand, read_assignments
 from connmgr.cli.output import (
     Duration,
@@ -31,7 +31,7 @@ from connmgr.cli.output import (
 )
 from connmgr.cli.plain import sent_environment
 from connmgr.cli.selection import Choice, choosing, require_some, select_connections
-from connmgr.cli.sessions import WithSudo, fresh_option, session_of, session_option, sudo_option
+from connmgr.cli.sessions import OK, WithSudo, fresh_option, session_of, session_option, sudo_option
 from connmgr.client import Client
 from connmgr.client.names import did_you_mean, is_pattern, is_uuid
 from connmgr.contract.message import Message, to_json

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -20,9 +20,11 @@ from connmgr.cli.plain import ensure_shell, sent_environment, session_or_none, t
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import ConnectionName, reach
 from connmgr.cli.sessions import fresh_option, own_session, session_of, session_option
-from connmgr.cli.standard_streams import ESCAPE, Session, Signalled, die_by, on_terminal, size_of
 from connmgr.client import Client, ClientError
 from connmgr.printable import visible
+
+if TYPE_CHECKING:
+    from connmgr.cli.standard_streams import Session
 
 HISTORY_LINES = 5000
 LEAVING = {"exit", "logout"}
@@ -234,6 +236,8 @@ def open_terminal(
     client: Client, connection: str, session: str | None, environment: dict[str, str], *, record: bool
 ) -> str:
     """Open a terminal of this one's size on a connection, with the variables ``environment``, and return its uuid."""
+    from connmgr.cli.standard_streams import size_of
+
     columns, rows = size_of(sys.stdin.fileno())
     term = os.environ.get("TERM") or "dumb"
     return client.terminal.open(
@@ -243,6 +247,9 @@ def open_terminal(
 
 def attach(client: Client, terminal: str, *, watch: bool) -> int:
     """Attach this terminal to one of the daemon's until either ends, and return the exit code."""
+    # Imported here, because the lines of a script need no terminal.
+    from connmgr.cli.standard_streams import ESCAPE, Session, Signalled, die_by, on_terminal, size_of
+
     back = f"`connmgr shell --attach {terminal}` comes back"
     left = _Left()
     try:

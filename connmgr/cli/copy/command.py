@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -26,7 +26,6 @@ from connmgr.cli.copy.plan import (
     leads_out,
 )
 from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
-from connmgr.cli.fan_out import OK, Gathered
 from connmgr.cli.output import json_option, print_json
 from connmgr.cli.plain import ensure_shell
 from connmgr.cli.plain import umask as own_umask
@@ -44,10 +43,13 @@ from connmgr.cli.selection import (
     read_address,
     select_connections,
 )
-from connmgr.cli.sessions import SUDO, WithSudo, fresh_option, own_session, session_of, session_option, sudo_option
+from connmgr.cli.sessions import OK, SUDO, WithSudo, fresh_option, own_session, session_of, session_option, sudo_option
 from connmgr.client import Client, ClientError
 from connmgr.client.names import telling
 from connmgr.printable import visible
+
+if TYPE_CHECKING:
+    from connmgr.cli.fan_out import Gathered
 
 
 class CopyPath(ConnectionName):
