@@ -12,7 +12,7 @@ def test_a_lost_passphrase_is_set_anew_by_three_of_five_shares(own_connmgr: Comm
     connmgr = own_connmgr
     connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
     connmgr("--unlock", "alice", "add", "ssh", "web", "host=w", "--secret", "password", stdin=f"{PASSPHRASE}\nsecret\n")
-    assert "no user is unlocked" in connmgr("vault", "recovery", "create", code=2).errors
+    assert "No user is unlocked" in connmgr("vault", "recovery", "create", code=2).errors
     connmgr("vault", "recovery", "create", "alice", "--shares", "5", stdin=f"{PASSPHRASE}\n", code=2)
     made = connmgr("vault", "recovery", "create", "alice", "--shares", "3/5", stdin=f"{PASSPHRASE}\n")
     shares = made.output.splitlines()
