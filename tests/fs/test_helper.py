@@ -198,7 +198,7 @@ def test_closing_one_user_of_helpers_ends_only_its_own(counting: Counting) -> No
     other.leave(for_other)
     late = one.take()
     assert late is for_other
-    assert not late.idle, "whoever has ended still gets helpers"
+    assert not late.is_idle(), "whoever has ended still gets helpers"
     pool.close()
 
 
