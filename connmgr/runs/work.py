@@ -58,6 +58,9 @@ KILL_GRACE_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 """Time until another attempt while the vault's database does not answer, or the daemon has no room."""
 
+FED_FIRST = 100
+"""Connections whose shells are looked up before those of others, where many begin at a time."""
+
 Done = TypeVar("Done")
 
 
@@ -137,9 +140,11 @@ class ShellWork:
         ids = [target.connection for target in targets]
         # In one transaction, because each costs an fsync; the use of each shell would make its own.
         self._vault.connections.touch(*ids)
-        ready = [] if self._order.fresh else self._ready(ids)
-        running = set(ready)
-        self._broadcast.feed(ready, [id for id in ids if id not in running])
+        # Those run while the shells of the others are looked up.
+        for some in filter(None, (ids[:FED_FIRST], ids[FED_FIRST:])):
+            ready = [] if self._order.fresh else self._ready(some)
+            running = set(ready)
+            self._broadcast.feed(ready, [id for id in some if id not in running])
 
     def _ready(self, ids: Collection[str]) -> list[str]:
         """Return the connections whose shells run, and can be used at once."""

@@ -114,7 +114,8 @@ class Connections:
                 connections[id] = current[id][1]
             except IntegrityError as error:
                 connections[id] = error
-        self._seen = current
+        # Those of a larger selection stay while parts of it are read.
+        self._seen = {**before, **current} if current.keys() <= before.keys() else current
         return connections
 
     def carriers_of(self, targets: Iterable[str], bound: str | None) -> dict[str, Connection]:
