@@ -383,7 +383,8 @@ class Runs:
             self._vault.runs.remove_expired()
         shared = self._vault.database.is_shared
         submitted = self._submitted()
-        if not self.active and not self._vault.runs.are_under_way():
+        under_way = self._vault.runs.tend()
+        if not self.active and not under_way:
             self._forget_ended((), submitted)
             self._publish_states({})
             if not shared:
@@ -396,13 +397,11 @@ class Runs:
         self._rests_at = time.monotonic() + REST_SECONDS
         self._membership.beat()
         self._membership.take_over()
-        self._look()
+        self._look(submitted, under_way)
         return TICK_SECONDS
 
-    def _look(self) -> None:
-        """Start drivers, and wake those whose run has changed."""
-        submitted = self._submitted()
-        under_way = self._vault.runs.tend()
+    def _look(self, submitted: Iterable[str], under_way: Mapping[str, tuple[str, bool]]) -> None:
+        """Start drivers, and wake those whose run has changed; the arguments as :meth:`_forget_ended` has them."""
         self._forget_ended(under_way, submitted)
         with self._lock:
             for id, driver in self._drivers.items():

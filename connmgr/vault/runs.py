@@ -129,7 +129,7 @@ _BEGIN = (
 _PRINTED = sa.text(
     "INSERT INTO run_output (run, digest, sealed) VALUES (:run_id, :digest, :sealed) ON CONFLICT DO NOTHING"
 ).bindparams(sa.bindparam("digest", type_=sa.LargeBinary), sa.bindparam("sealed", type_=sa.LargeBinary))
-_OWN_BATCHES = sa.select(batches.c.batch, batches.c.epoch, batches.c.wave).where(
+_OWN_BATCHES = sa.select(batches.c.batch, batches.c.epoch).where(
     batches.c.state == CLAIMED, batches.c.run == sa.bindparam("run_id"), batches.c.owner == sa.bindparam("boot")
 )
 _READY = (
@@ -176,7 +176,7 @@ _CLAIMABLE = sa.and_(
     sa.or_(sa.not_(batches.c.bound), batches.c.home.in_((sa.bindparam("boot"), sa.bindparam("name")))),
 )
 _NEXT_BATCHES = (
-    sa.select(batches.c.batch, batches.c.home)
+    sa.select(batches.c.batch, batches.c.home, batches.c.epoch)
     .where(_CLAIMABLE)
     .order_by(
         sa.case(
@@ -186,8 +186,16 @@ _NEXT_BATCHES = (
     )
     .limit(sa.bindparam("most"))
 )
-_FREE = sa.select(sa.func.count()).where(
-    batches.c.state == WAITING, batches.c.run == sa.bindparam("run_id"), batches.c.home == ""
+# The owners of claimed batches, and how many of those that wait have no home.
+_OWNERS = (
+    sa.select(batches.c.state, batches.c.owner, sa.func.sum(sa.case((batches.c.home == "", 1), else_=0)))
+    .where(batches.c.run == sa.bindparam("run_id"), sa.or_(batches.c.state == CLAIMED, batches.c.state == WAITING))
+    .group_by(batches.c.state, batches.c.owner)
+)
+_BEGUN_BY_OWNER = (
+    sa.select(targets.c.owner, sa.func.count())
+    .where(targets.c.run == sa.bindparam("run_id"), targets.c.state == STARTING)
+    .group_by(targets.c.owner)
 )
 _UNDER_WAY = sa.select(runs.c.id).where(runs.c.state.in_(UNDER_WAY))
 _TENDED = sa.select(runs.c.id, runs.c.state, runs.c.kills, runs.c.resumes, runs.c.deadline).where(
@@ -521,7 +529,7 @@ class StoredRuns:
         def work(tx: sa.Connection, row: Row) -> None:
             if row["state"] in (PAUSED, WAITING):
                 self._set(tx, id, state=RUNNING, reason=None, resumes=None)
-                self._advance(tx, id, self._now(tx), released=True)
+                self._advance(tx, self._row(tx, id), self._now(tx), released=True)
 
         self._change(id, work)
 
@@ -679,10 +687,10 @@ class StoredRuns:
                 tx.execute(targets.update().where(of_these).values(state=FAILED, error=canonical(why)))
                 done = sa.and_(batches.c.run == id, batches.c.batch.in_(numbers))
                 tx.execute(batches.update().where(done).values(state=DONE))
-                row = tx.execute(_ROW, {"run_id": id}).mappings().one()
+                row = self._row(tx, id)
                 if row["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, row):
                     self._stop_for_failures(tx, row, at)
-                self._advance(tx, id, at)
+                self._advance(tx, self._row(tx, id), at)
 
         self._database.write(work)
 
@@ -713,7 +721,12 @@ class StoredRuns:
         Return the runs that were under way before that: their state, and whether their commands are to be killed.
         """
 
-        under_way, at = self._database.read(lambda tx: (tx.execute(_TENDED).all(), self._now(tx)))
+        def read(tx: sa.Connection) -> tuple[Sequence[Any], datetime]:
+            found = tx.execute(_TENDED).all()
+            # An idle daemon asks one thing only.
+            return found, self._now(tx) if found else now()
+
+        under_way, at = self._database.read(read)
         for row in under_way:
             if row.state == WAITING and row.resumes is not None and row.resumes <= at:
                 self._unless_ended(self.resume, row.id)
@@ -758,23 +771,27 @@ class StoredRuns:
 
         Whoever stores the last outcome of a wave begins the next one, or ends the run.
         """
-        before = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
-        if before is None:
+        row: Row | None = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
+        if row is None:
             return RunStep(STOPPED, True, has_work=False)
         at = self._now(tx)
         if outcomes:
-            if before["state"] in (STOPPING, *ENDED):
+            is_ending = row["state"] in (STOPPING, *ENDED)
+            if is_ending:
                 # Nothing begins again in a run that ends.
                 outcomes = [replace(outcome, again=None) for outcome in outcomes]
             self._store(tx, id, boot, outcomes, at)
             failed = any(one.state in FAILURES and one.again is None for one in outcomes)
-            if failed and before["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, before):
-                self._stop_for_failures(tx, before, at)
-        mine = {one.batch: one for one in tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})}
+            if failed and not is_ending and self._has_failed(tx, row):
+                self._stop_for_failures(tx, row, at)
+                row = self._row(tx, id)
+        mine = {one.batch: one.epoch for one in tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})}
         self._finish_batches(tx, id, mine)
-        if before["state"] == PENDING:
-            self._set(tx, id, state=RUNNING, began=at)
-        row = self._advance(tx, id, at)
+        if row["state"] == PENDING:
+            # The others were told when it was submitted.
+            self._set(tx, id, announces=False, state=RUNNING, began=at)
+            row = {**row, "state": RUNNING, "began": at}
+        row = self._advance(tx, row, at)
         begun: list[BegunTarget] = []
         leaves = False
         if row["state"] == RUNNING and room > 0:
@@ -823,7 +840,7 @@ class StoredRuns:
         if over:
             tx.execute(_LET_GO, over)
 
-    def _finish_batches(self, tx: sa.Connection, id: str, mine: dict[int, Any]) -> None:
+    def _finish_batches(self, tx: sa.Connection, id: str, mine: dict[int, int]) -> None:
         """Mark those of ``mine`` as done in which nothing waits or runs, and remove them from there."""
         if not mine:
             return
@@ -842,13 +859,16 @@ class StoredRuns:
         row: Row,
         boot: str,
         name: str,
-        mine: dict[int, Any],
+        mine: dict[int, int],
         room: int,
         at: datetime,
         batch: int,
         helps: bool,
     ) -> tuple[list[BegunTarget], bool]:
-        """Begin what there is room for; return it, and whether some is left to other daemons for now."""
+        """Begin what there is room for; return it, and whether some is left to other daemons for now.
+
+        ``mine`` are the daemon's batches, each with its epoch; those that it claims are added.
+        """
         id, leaves = row["id"], False
         # How many batches without a home it may claim; in this transaction no other daemon claims any.
         free = room
@@ -856,10 +876,10 @@ class StoredRuns:
             if not mine:
                 # Even where there is no room now: the others then leave some.
                 mine |= self._claim(tx, id, boot, name, 1, helps, 1)[0]
-            room = min(room, self._room(tx, id, boot, row["parallel"]))
+            allowed, waiting = self._share(tx, id, boot, row["parallel"])
+            room = min(room, allowed)
             if room <= 0:
                 return [], False
-            waiting = tx.scalar(_FREE, {"run_id": id}) or 0
             free = -(-waiting // SHARING)
             leaves = free < waiting
         ready = self._ready(tx, id, mine, room, at)
@@ -871,35 +891,48 @@ class StoredRuns:
             free -= taken
             mine |= claimed
             ready += self._ready(tx, id, claimed, room - len(ready), at)
+            if ready and len(claimed) < most:
+                # There is nothing more to claim.
+                break
         if ready:
             # The targets of a batch are numbered in sequence: few rows of parameters for many targets.
             ranges = [
-                {"run_id": id, "first": first, "last": last, "boot": boot, "at_epoch": mine[batch].epoch}
+                {"run_id": id, "first": first, "last": last, "boot": boot, "at_epoch": mine[batch]}
                 for batch, first, last in _ranges(ready)
             ]
             tx.execute(_BEGIN, ranges)
-        begun = [BegunTarget(one.n, mine[one.batch].epoch, one.tries + 1, one.job) for one in ready]
+        begun = [BegunTarget(one.n, mine[one.batch], one.tries + 1, one.job) for one in ready]
         return begun, leaves and len(begun) < room
 
-    def _room(self, tx: sa.Connection, id: str, boot: str, parallel: int) -> int:
-        """Return how many targets more a daemon may begin, of those that all daemons together may run."""
-        running = sa.select(targets.c.owner, sa.func.count()).where(targets.c.run == id, targets.c.state == STARTING)
-        by_owner: dict[str | None, int] = {}
-        for owner, count in tx.execute(running.group_by(targets.c.owner)):
-            by_owner[owner] = count
-        owners = sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED, batches.c.run == id)
-        share = -(-parallel // max(1, len(set(tx.scalars(owners)) | {boot})))
-        return min(parallel - sum(by_owner.values()), share - by_owner.get(boot, 0))
+    def _share(self, tx: sa.Connection, id: str, boot: str, parallel: int) -> tuple[int, int]:
+        """Return how many targets more a daemon may begin, of those that all daemons together may run.
 
-    def _ready(self, tx: sa.Connection, id: str, mine: Mapping[int, Any], room: int, at: datetime) -> list[Any]:
+        Return also how many batches without a home wait.
+        """
+        begun: dict[str | None, int] = {}
+        for owner, count in tx.execute(_BEGUN_BY_OWNER, {"run_id": id}):
+            begun[owner] = count
+        owners, waiting = {boot}, 0
+        for state, owner, homeless in tx.execute(_OWNERS, {"run_id": id}):
+            if state == CLAIMED:
+                owners.add(owner)
+            else:
+                waiting += int(homeless)
+        share = -(-parallel // len(owners))
+        return min(parallel - sum(begun.values()), share - begun.get(boot, 0)), waiting
+
+    def _ready(self, tx: sa.Connection, id: str, mine: Mapping[int, int], room: int, at: datetime) -> list[Any]:
         if not mine:
             return []
         return list(tx.execute(_READY, {"run_id": id, "mine": list(mine), "at": at, "most": room}))
 
     def _claim(
         self, tx: sa.Connection, id: str, boot: str, name: str, most: int, helps: bool, free: int
-    ) -> tuple[dict[int, Any], int]:
-        """Claim up to ``most`` batches, ``free`` of them without a home; return them, and how many have none."""
+    ) -> tuple[dict[int, int], int]:
+        """Claim up to ``most`` batches, ``free`` of them without a home.
+
+        Return the new epoch of each, and how many have no home.
+        """
         found = tx.execute(_NEXT_BATCHES, {"run_id": id, "boot": boot, "name": name, "most": most}).all()
         at_home = [one.batch for one in found if one.home in (boot, name)]
         homeless = [one.batch for one in found if not one.home]
@@ -914,8 +947,9 @@ class StoredRuns:
             .where(batches.c.run == id, batches.c.batch.in_(taken))
             .values(state=CLAIMED, owner=boot, epoch=batches.c.epoch + 1)
         )
-        own = tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})
-        return {one.batch: one for one in own if one.batch in set(taken)}, len(homeless[:free])
+        # Nobody else has raised an epoch meanwhile: one transaction writes at a time.
+        epochs = {one.batch: one.epoch + 1 for one in found}
+        return {batch: epochs[batch] for batch in taken}, len(homeless[:free])
 
     def _release(self, tx: sa.Connection, boots: Collection[str]) -> int:
         """Free the batches of ``boots``; what they had begun is unknown, or is looked for by its key if it is a job."""
@@ -925,7 +959,7 @@ class StoredRuns:
         freed = tx.execute(sa.select(batches.c.run, batches.c.batch).where(of_these)).all()
         at = self._now(tx)
         for id in dict.fromkeys(one.run for one in freed):
-            row = tx.execute(_ROW, {"run_id": id}).mappings().one()
+            row = self._row(tx, id)
             numbers = [one.batch for one in freed if one.run == id]
             begun = sa.and_(targets.c.run == id, targets.c.state == STARTING, targets.c.batch.in_(numbers))
             if self._stored(row).spec["as"] == JOB and row["state"] != STOPPING:
@@ -946,7 +980,7 @@ class StoredRuns:
                 tx.execute(batches.update().where(batches.c.run == id, batches.c.batch.in_(over)).values(state=DONE))
             if row["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, row):
                 self._stop_for_failures(tx, row, at)
-            self._advance(tx, id, at)
+            self._advance(tx, self._row(tx, id), at)
         if freed:
             self._database.announce(tx, TOPIC)
         return len(freed)
@@ -970,9 +1004,10 @@ class StoredRuns:
 
         self._database.write(change)
 
-    def _set(self, tx: sa.Connection, id: str, **values: Any) -> None:
+    def _set(self, tx: sa.Connection, id: str, *, announces: bool = True, **values: Any) -> None:
         tx.execute(runs.update().where(runs.c.id == id).values(**values))
-        self._database.announce(tx, TOPIC)
+        if announces:
+            self._database.announce(tx, TOPIC)
 
     def _failures(self, tx: sa.Connection, id: str) -> int:
         return tx.scalar(_FAILURES, {"run_id": id}) or 0
@@ -993,11 +1028,11 @@ class StoredRuns:
         unclaimed = sa.and_(batches.c.run == id, batches.c.state.in_((HELD, WAITING)))
         tx.execute(batches.update().where(unclaimed).values(state=DONE))
         self._set(tx, id, state=STOPPING, reason=reason, ends=ends, kills=kill, resumes=None)
-        self._advance(tx, id, at)
+        self._advance(tx, self._row(tx, id), at)
 
-    def _advance(self, tx: sa.Connection, id: str, at: datetime, *, released: bool = False) -> Row:
-        """Begin the next wave of a run, or end the run, if it has come so far; return its row."""
-        row = tx.execute(_ROW, {"run_id": id}).mappings().one()
+    def _advance(self, tx: sa.Connection, row: Row, at: datetime, *, released: bool = False) -> Row:
+        """Begin the next wave of a run, or end the run, if it has come so far; return its row as it is then."""
+        id = row["id"]
         if row["state"] == STOPPING:
             if tx.scalar(_RUNNING, {"run_id": id}) is not None:
                 return row
@@ -1006,6 +1041,10 @@ class StoredRuns:
             self._end_wave(tx, row, at, released=released)
         else:
             return row
+        return self._row(tx, id)
+
+    def _row(self, tx: sa.Connection, id: str) -> Row:
+        """Return the row of a run that exists."""
         return tx.execute(_ROW, {"run_id": id}).mappings().one()
 
     def _end_wave(self, tx: sa.Connection, row: Row, at: datetime, *, released: bool) -> None:

@@ -191,7 +191,7 @@ def test_what_a_lapsed_daemon_has_not_sent_is_begun_later_where_nobody_else_took
     (tmp_path / "sitecustomize.py").write_text(LAPSES.replace("{at}", repr(at)))
     environment = {
         "CONNMGR_DATABASE_URL": shared.server.dsn(shared.server.create()),
-        "CONNMGR_RUN_LEASE": "1",
+        "CONNMGR_RUN_LEASE": str(LEASE_SECONDS),
         "PYTHONPATH": str(tmp_path),
     }
     hosts = Hosts(Daemon(tmp_path / "home", environment=environment), tmp_path / "far", 6)
