@@ -200,7 +200,9 @@ function Field({ name, schema, value, required, set }) {
     const typed = (/** @type {any} */ { target }) => {
       target.setCustomValidity("");
       try {
-        set(target.value === "" ? undefined : read(target.value));
+        const given = target.value && read(target.value);
+        // Nothing but blanks is no list.
+        set(given === "" || (typeof given === "object" && !Object.keys(given ?? {}).length) ? undefined : given);
       } catch (error) {
         target.setCustomValidity(`Not ${kind}: ${/** @type {Error} */ (error).message}`);
       }
