@@ -138,7 +138,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
         environ = open_context().environ
         refusal: Refusal | None = environ.get(REFUSAL)
         if refusal is not None and not refusal.header_read:
-            # No header was read, so there is no endpoint whose errors would say it better.
+            # Not even the header was read: no endpoint is known that could answer.
             raise refusal.error
         if CALLER not in environ:
             addresses.check(environ, browsers=not services.settings.no_auth)

@@ -21,7 +21,7 @@ from connmgr.api.context import (
 from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, passed_file, place_of
-from connmgr.api.keeping import CHANGED, NO_COPY_OF, keeping, kept
+from connmgr.api.keeping import CHANGED, NO_COPY_OF, change_response, keeping
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
 from connmgr.contract.fs import (
@@ -199,7 +199,7 @@ def upload(request: UploadRequest) -> UploadResponse:
         if change is not None:
             change.after = written(change, size, digest)
     detail(bytes=size, sha256=digest)
-    return message_of(UploadResponse, kept([change]) or ChangeResponse(), bytes=size, sha256=digest)
+    return message_of(UploadResponse, change_response([change]) or ChangeResponse(), bytes=size, sha256=digest)
 
 
 @contextmanager

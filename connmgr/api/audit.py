@@ -212,7 +212,7 @@ class _Outputs:
                 text = self._cleaned(getattr(read, name), connection)
                 if size > SHOWN_CHARACTERS:
                     head, tail = SHOWN_CHARACTERS * 3 // 4, SHOWN_CHARACTERS // 4
-                    # Half a secret is none that is known, so more is read and cleaned than is shown.
+                    # A secret that the cut went through would not be recognised: more is cleaned than is shown.
                     at = {"stdout": 0, "stderr": 0, name: size - SHOWN_CHARACTERS}
                     end = getattr(services().jobs.output(id, caller().access, **at, max_bytes=SHOWN_CHARACTERS), name)
                     text = f"{text[:head]}\n[...]\n{self._cleaned(end, connection)[-tail:]}"

@@ -44,8 +44,8 @@ class Selection:
     named: Mapping[str, str] = field(default_factory=dict)
 
 
-def resolved(request: Asked, most: int, what: str) -> Asked:
-    """Return ``request`` with its ``connections`` resolved, each once; their rows are the context's selection.
+def resolve(request: Asked, most: int, what: str) -> Asked:
+    """Return ``request`` with its ``connections`` resolve, each once; their rows are the context's selection.
 
     :raises InvalidRequest: they are more than ``most``, which is what ``what`` takes.
     """
@@ -71,7 +71,7 @@ def resolved(request: Asked, most: int, what: str) -> Asked:
     most_values=LISTED_VALUES,
     action=BROADCAST,
     about=("connections", "session", "command", "argv"),
-    selects=lambda request: resolved(request, MAX_CONNECTIONS, "a broadcast"),
+    selects=lambda request: resolve(request, MAX_CONNECTIONS, "a broadcast"),
     raises=[errors.IntegrityError, errors.UnknownCommand],
     waits=True,
     example={"connectionFilter": "web*", "command": "uptime", "timeout": 10},
@@ -164,7 +164,7 @@ class _Lines:
         # This code stands unless all lines were sent.
         self._context.code = errors.CommandCancelled.code
         try:
-            yield map(self._line, self._refused(ids))
+            yield map(self._line, self._failures(ids))
             for ended in outcomes:
                 yield map(self._line, ended)
             self._context.code = None
@@ -181,7 +181,7 @@ class _Lines:
             self._context.details.update({name: self._counts[name] for name in ("succeeded", "failed", "errors")})
             self._context.details["exitCodes"] = [self._exit_codes.get(id) for id in ids]
 
-    def _refused(self, ids: list[str]) -> Iterator[BroadcastOutcome]:
+    def _failures(self, ids: list[str]) -> Iterator[BroadcastOutcome]:
         """Yield the outcomes for connections that do not exist, or were tampered with."""
         for id in ids:
             stored = self._stored.get(id)

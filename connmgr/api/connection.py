@@ -192,7 +192,7 @@ def add(request: ConnectionAddRequest) -> ConnectionAddResponse:
         _check_category(request.category)
         _validate(data, None)
     if request.temporary:
-        id, is_new = _kept(request.name, data)
+        id, is_new = _keep_temporary(request.name, data)
         detail(connection=id, temporary=True)
         if is_new:
             publish_changes({}, [id])
@@ -569,7 +569,7 @@ def _require_shell(connection: str, what: str) -> None:
         raise errors.InvalidRequest(f"connection: Type {kind.name} is not a {what} connection.")
 
 
-def _kept(name: str, data: ConnectionData) -> tuple[str, bool]:
+def _keep_temporary(name: str, data: ConnectionData) -> tuple[str, bool]:
     if data.references:
         raise errors.InvalidRequest("data: A temporary connection cannot run over another one; store it.")
     temporary = services().vault.connections.temporary

@@ -167,7 +167,7 @@ def caller() -> Caller:
 
 
 class _WhileValid(Cancellation):
-    """The end of a client's interest, or of the validity of its token or loan, which nobody is woken for."""
+    """The end of a client's interest, or of the validity of its token or loan; only the first wakes who waits."""
 
     def __init__(self, client: Cancellation, asking: Caller, context: RequestContext) -> None:
         super().__init__()

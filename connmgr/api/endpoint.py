@@ -154,7 +154,7 @@ class Endpoint:
         with context.resources as resources:
             try:
                 ready = self._ready(daemon, context, request, resources)
-                result = _resumed_or_waited(context.continuation, lambda: self._viewed(daemon, context, request, ready))
+                result = _resume_or_wait(context.continuation, lambda: self._call_view(daemon, context, request, ready))
                 # It has none while it has a slot, and its answer may be large.
                 with daemon.computing.turn(context.holder) if self.waits else nullcontext():
                     response = respond(result)
@@ -176,7 +176,7 @@ class Endpoint:
                 context.resources = resources.pop_all()
         return response
 
-    def _viewed(self, daemon: Services, context: RequestContext, request: Any, ready: Any) -> Any:
+    def _call_view(self, daemon: Services, context: RequestContext, request: Any, ready: Any) -> Any:
         """Return the result of the view for the authorised request ``ready``.
 
         If the ground of its approval has moved before it began, the ``request`` is authorised once more: it asks again.
@@ -198,7 +198,7 @@ class Endpoint:
                 return result
             daemon.approvals.not_begun()
             # After the last move too: where a person is asked again, the error names the new approval.
-            ready = self._permitted(daemon, context, request)
+            ready = self._authorise(daemon, context, request)
         raise moved
 
     def _ready(self, daemon: Services, context: RequestContext, request: Any, resources: ExitStack) -> Any:
@@ -206,7 +206,7 @@ class Endpoint:
         concerned = context.caller is not None and daemon.authorisation.concerns(context.caller)
         try:
             if concerned:
-                request = _resumed_or_waited(context.continuation, lambda: self._permitted(daemon, context, request))
+                request = _resume_or_wait(context.continuation, lambda: self._authorise(daemon, context, request))
             if self.waits:
                 resources.enter_context(daemon.slots.taken(context.holder, stops=self.stops))
                 if not self.stops:
@@ -222,7 +222,7 @@ class Endpoint:
             daemon.approvals.begun()
         return request
 
-    def _permitted(self, daemon: Services, context: RequestContext, request: Any) -> Any:
+    def _authorise(self, daemon: Services, context: RequestContext, request: Any) -> Any:
         """Return the loaded request as its caller may carry it out."""
         permitted = daemon.authorisation.check(caller(), self.action, request or None)
         context.authority |= permitted.reasons
@@ -290,7 +290,7 @@ class Endpoint:
         return as_json(shown)
 
 
-def _resumed_or_waited(continuation: Continuation, work: Callable[[], Any]) -> Any:
+def _resume_or_wait(continuation: Continuation, work: Callable[[], Any]) -> Any:
     """Return the result of ``work``; where the server cannot resume this request, wait here for the news and try again.
 
     :raises Suspended: the server resumes it.

@@ -74,7 +74,7 @@ class EventEndpoint(StreamEndpoint):
         loop.call(tell)
 
 
-def _redeemed(ticket: str, _: Mapping[str, str]) -> Caller:
+def _redeem(ticket: str, _: Mapping[str, str]) -> Caller:
     return services().tickets.redeem(ticket, TICKET)
 
 
@@ -89,7 +89,7 @@ Serve = Callable[[Any], None]
     audited=False,
     raises=[errors.ScopeDenied, errors.UpgradeRequired, errors.BadFrame, errors.StreamLimit],
     first_message=True,
-    redeems=_redeemed,
+    redeems=_redeem,
     frames="101, and then each line as a text message. The first message of the client is the request.",
     example={"kinds": ["job", "approval"]},
 )

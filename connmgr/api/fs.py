@@ -20,7 +20,7 @@ from connmgr.api.context import (
     while_valid,
 )
 from connmgr.api.endpoint import Group
-from connmgr.api.keeping import CHANGED, NO_COPY_OF, keeping, kept
+from connmgr.api.keeping import CHANGED, NO_COPY_OF, change_response, keeping
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
 from connmgr.contract.common import AwaitsApproval, ShellNamed
@@ -157,7 +157,7 @@ def write(request: WriteRequest) -> ChangeResponse | None:
     A file is overwritten instead of replaced if a new file could not get its owner, if it is a mount point, or if the
     machine has no `stat`. A crash may then leave it incomplete. What a token replaces is kept before, for `/undo`.
     """
-    with _stored(request) as blob, place_of(request, blob=blob) as place:
+    with _borrow_blob(request) as blob, place_of(request, blob=blob) as place:
         detail(bytes=blob.size, sha256=blob.sha256)
         replaces = NOTHING if request.create else request.replaces or ""
         for turn in range(MAX_TRIES):
@@ -174,7 +174,7 @@ def write(request: WriteRequest) -> ChangeResponse | None:
                 if change is not None:
                     change.after = written(change, blob.size, blob.sha256)
             break
-    return kept([change])
+    return change_response([change])
 
 
 @group.endpoint(
@@ -247,7 +247,7 @@ def script(request: ScriptRequest) -> ScriptResponse:
     It is in a new directory below `$TMPDIR` or `/tmp` that only the shell's user can enter. If programs may not be
     executed from there, pass the path to an interpreter.
     """
-    with _stored(request) as blob, _session(request) as session:
+    with _borrow_blob(request) as blob, _session(request) as session:
         detail(bytes=blob.size, sha256=blob.sha256)
         place = _place_of(session, request, blob)
         directory = files.make_temporary(place)
@@ -380,7 +380,7 @@ def remove(request: RemovePathRequest) -> ChangeResponse | None:
         files.remove(place, request.path, recursive=request.recursive, timeout=_timeout())
         if change is not None:
             change.after = ABSENT_FILE
-    return kept([change])
+    return change_response([change])
 
 
 @group.endpoint(
@@ -406,7 +406,7 @@ def mkdir(request: MkdirRequest) -> ChangeResponse | None:
         files.make_directory(place, request.path, request.mode, parents=request.parents, timeout=_timeout())
         if change is not None:
             change.dropped = change.seen.state.kind == "directory"
-    return kept([change], why_not)
+    return change_response([change], why_not)
 
 
 def _moved_paths(request: MoveRequest) -> TouchedPaths:
@@ -437,7 +437,7 @@ def move(request: MoveRequest) -> ChangeResponse | None:
         files.move(place, request.source, request.target, overwrite=request.overwrite, timeout=_timeout())
         if source is not None and target is not None:
             source.after, target.after = ABSENT_FILE, source.seen.state
-    return kept([source, target])
+    return change_response([source, target])
 
 
 @group.endpoint(
@@ -459,10 +459,10 @@ def attributes(request: AttributesRequest) -> ChangeResponse | None:
     detail(**({} if request.mode is None else {"mode": f"{request.mode:04o}"}))
     with place_of(request) as place, keeping(request, place, request.path) as change:
         files.change_attributes(place, request.path, request.mode, request.owner, request.group, timeout=_timeout())
-    return kept([change])
+    return change_response([change])
 
 
-def _stored(request: ScriptRequest) -> AbstractContextManager[Blob]:
+def _borrow_blob(request: ScriptRequest) -> AbstractContextManager[Blob]:
     return services().blobs.borrowed(caller(), request.blob)
 
 

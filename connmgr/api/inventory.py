@@ -72,7 +72,7 @@ def add(request: InventoryAddRequest) -> InventoryChanges:
         "defaults": {} if request.defaults is None else given_json(request.defaults),
     }
     inventories = services().inventories
-    return _noted(inventories.add(request.name, spec, replaces=request.replace, dry_run=request.dry_run))
+    return _note_changes(inventories.add(request.name, spec, replaces=request.replace, dry_run=request.dry_run))
 
 
 @group.endpoint(
@@ -85,7 +85,7 @@ def add(request: InventoryAddRequest) -> InventoryChanges:
 )
 def renew(request: InventoryRenewRequest) -> InventoryChanges:
     """Renew an inventory now. A source that fails, or lists no host at all, changes nothing."""
-    return _noted(services().inventories.renew(request.name, dry_run=request.dry_run))
+    return _note_changes(services().inventories.renew(request.name, dry_run=request.dry_run))
 
 
 @group.endpoint(
@@ -139,7 +139,7 @@ def request_as(app: flask.Flask, name: str, path: str, members: Mapping[str, Any
     return Entrance(app).post(Caller(f"inventory {name}", Access(), time.monotonic()), path, members)
 
 
-def _noted(changes: Changes) -> InventoryChanges:
+def _note_changes(changes: Changes) -> InventoryChanges:
     """Return what a renewal has changed, and note the numbers for the audit log."""
     detail(**{name: len(getattr(changes, name)) for name in ("added", "changed", "vanished", "returned")})
     left_out = [LeftOutHost(host=host, reason=reason) for host, reason in changes.left_out]

@@ -57,7 +57,7 @@ def keeping(
     return keeper(request.connection, place.connection_digest).keep(place, path, action, follow=follow, why_not=why_not)
 
 
-def kept(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse | None:
+def change_response(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse | None:
     """Return what the answer says about ``changes``, and record it; None for the owner, whose answers have no body."""
     if caller().grant is None:
         return None

@@ -122,12 +122,12 @@ def config(request: MultiplexConfigRequest) -> MultiplexConfigResponse:
     """
     daemon, is_owner = services(), caller().token is None
     daemon.vault.connections.infos(list(dict.fromkeys(request.connections or ())))
-    chosen, listed, left_out = daemon.ssh_configs.choose(_wanted(request), for_owner=is_owner)
+    chosen, listed, left_out = daemon.ssh_configs.choose(_choice(request), for_owner=is_owner)
     visible = {id: listed[id] for id in daemon.authorisation.visible(caller(), listed)}
     paths = daemon.sockets.open({id: "/".join(visible[id].path) for id in chosen if id in visible}, caller())
     detail(sockets=len(paths))
     rendered = daemon.ssh_configs.render(visible, paths, request.program)
-    return MultiplexConfigResponse(text=rendered.text, hosts=_shown(rendered), unnamed=left_out + rendered.unnamed)
+    return MultiplexConfigResponse(text=rendered.text, hosts=_host_infos(rendered), unnamed=left_out + rendered.unnamed)
 
 
 @group.endpoint("/keep", **_WANTED, answer={**_HOSTS, "file": "/home/me/.config/connmgr/ssh_config"})
@@ -140,11 +140,11 @@ def keep(request: MultiplexConfigRequest) -> MultiplexKeepResponse:
     daemon = services()
     daemon.vault.connections.infos(list(dict.fromkeys(request.connections or ())))
     try:
-        file, rendered = daemon.kept_config.keep(_wanted(request), caller())
+        file, rendered = daemon.kept_config.keep(_choice(request), caller())
     except OSError as error:
         raise InternalError(f"The file for ssh cannot be written: {error}") from error
     detail(sockets=len(rendered.hosts))
-    return MultiplexKeepResponse(file=str(file), hosts=_shown(rendered), unnamed=rendered.unnamed)
+    return MultiplexKeepResponse(file=str(file), hosts=_host_infos(rendered), unnamed=rendered.unnamed)
 
 
 @group.endpoint("/forget", answer={"file": "/home/me/.config/connmgr/ssh_config"})
@@ -154,7 +154,7 @@ def forget() -> MultiplexForgetResponse:
     return MultiplexForgetResponse(file=None if file is None else str(file))
 
 
-def _shown(rendered: Rendered) -> list[SshHostInfo]:
+def _host_infos(rendered: Rendered) -> list[SshHostInfo]:
     return [
         SshHostInfo(
             connection=id, names=list(host.names), user=None if host.user == UNSAID_USER else host.user, port=host.port
@@ -163,7 +163,7 @@ def _shown(rendered: Rendered) -> list[SshHostInfo]:
     ]
 
 
-def _wanted(request: MultiplexConfigRequest) -> Wanted:
+def _choice(request: MultiplexConfigRequest) -> Wanted:
     filters = None
     if request.filters is not None:
         filters = [(filter.connection_filter, filter.name_filter) for filter in request.filters]
@@ -230,14 +230,14 @@ def forward(request: MultiplexForwardRequest) -> MultiplexForwardResponse:
     answered again. Unlike `ssh`, the daemon opens a lost link again, as for a stored tunnel.
     """
     asking = caller()
-    opened = services().sockets.forward(request.connection, asking.access, asking, _forwarded(request))
+    opened = services().sockets.forward(request.connection, asking.access, asking, _forwarded_port(request))
     return MultiplexForwardResponse(host=opened.address[0], port=opened.address[1])
 
 
 @group.endpoint("/cancel", about=("connection", "kind", "host", "port", "to"), example=_FORWARD)
 def cancel(request: MultiplexCancelRequest) -> None:
     """Close a forward of the caller's control socket, named as it was opened. Its connections end."""
-    if not services().sockets.cancel(request.connection, caller().token, _forwarded(request)):
+    if not services().sockets.cancel(request.connection, caller().token, _forwarded_port(request)):
         raise errors.InvalidRequest("port: No such forward is open at the control socket.")
 
 
@@ -254,7 +254,7 @@ def renew(request: MultiplexRenewRequest) -> None:
     services().links.forget([request.connection])
 
 
-def _forwarded(request: ForwardFields) -> ForwardedPort:
+def _forwarded_port(request: ForwardFields) -> ForwardedPort:
     to = None if request.to is None else (request.to.host, request.to.port)
     return ForwardedPort(request.kind, request.host, request.port, to)
 

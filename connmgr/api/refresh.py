@@ -37,15 +37,15 @@ def look_inside(id: str) -> ConnectionRefreshResponse:
         raise
     below = _below(record)
     (_, categories) = in_categories(lambda: [record])
-    running, strangers = _met(record, below.values(), children)
+    running, strangers = _match_children(record, below.values(), children)
     additions, skipped = _additions(record, strangers, categories[record.category])
-    running |= _stored(additions)
+    running |= _store(additions)
     new = [id for id in running if id not in below]
     # Only what an earlier listing has found has a state `running`; a connection added by hand is not gone.
     gone = [
         connection for connection in below.values() if "running" in connection.state and connection.id not in running
     ]
-    states = {id: {**_seen(below.get(id)), "running": is_running} for id, is_running in running.items()}
+    states = {id: {**_state_before(below.get(id)), "running": is_running} for id, is_running in running.items()}
     states |= {connection.id: {**connection.state, "running": False, "gone": True} for connection in gone}
     daemon.vault.connections.set_states(states)
     visible = set(daemon.authorisation.visible(caller(), [*new, *(connection.id for connection in gone)]))
@@ -71,7 +71,7 @@ def _below(record: Connection) -> dict[str, Connection]:
     }
 
 
-def _met(
+def _match_children(
     record: Connection, below: Iterable[Connection], children: Sequence[Child]
 ) -> tuple[dict[str, bool], list[Child]]:
     """Return whether the systems of connections ``below`` run, and which ``children`` have no connection.
@@ -101,7 +101,7 @@ def _place(type: str, names: Iterable[str], data: Mapping[str, Any]) -> frozense
     return frozenset({("type", type), *((name, str(data[name])) for name in names if data.get(name))})
 
 
-def _seen(connection: Connection | None) -> Mapping[str, Any]:
+def _state_before(connection: Connection | None) -> Mapping[str, Any]:
     """Return the ``state`` of a connection without the members that a look inside sets."""
     return {
         name: value for name, value in (connection.state if connection else {}).items() if name not in ("gone", "error")
@@ -133,7 +133,7 @@ def _addition(record: Connection, child: Child, category: tuple[str, ...]) -> Ad
     return Addition(child.name, child.type, data, category)
 
 
-def _stored(additions: Sequence[tuple[Addition, bool]]) -> dict[str, bool]:
+def _store(additions: Sequence[tuple[Addition, bool]]) -> dict[str, bool]:
     """Store connections for new children; return whether each child runs, by connection id."""
     vault = services().vault
     permit = partial(vault.principals.permit, access=caller().access)

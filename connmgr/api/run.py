@@ -13,7 +13,7 @@ from typing import Any
 from connmgr import errors
 from connmgr.api.answer import output_text
 from connmgr.api.body import LISTED_VALUES
-from connmgr.api.broadcast import Selection, resolved
+from connmgr.api.broadcast import Selection, resolve
 from connmgr.api.connection_data import locked_ones
 from connmgr.api.context import STORE, caller, continuation, detail, request_context
 from connmgr.api.endpoint import Group
@@ -97,8 +97,8 @@ _INFO = {
 class RunSelection:
     """What a request to start a run selects, and the request before any rule has changed it."""
 
-    found: Selection
-    asked: RunStartRequest
+    connections: Selection
+    original: RunStartRequest
     retry_of: str | None = None
 
 
@@ -106,14 +106,14 @@ def _select(request: RunStartRequest) -> RunStartRequest:
     """Return the request with the connections and the words that it means; its selection is the context's."""
     if request.script is not None:
         request = replace(request, script=None, argv=request.script.argv())
-    chosen = resolved(request, MAX_TARGETS, "a run")
+    chosen = resolve(request, MAX_TARGETS, "a run")
     request_context().selection = RunSelection(request_context().selection, chosen)
     return chosen
 
 
 def _again(request: RunRetryRequest) -> RunStartRequest:
     """Return the request of an earlier run, on those of its targets that are to run again, as it is permitted now."""
-    run = _ended(_found(request.run))
+    run = _require_ended(_visible_run(request.run))
     rows, _ = services().vault.runs.targets(run.id, states=request.states)
     if not rows:
         raise errors.InvalidRequest(f"states: No target of the run is {' or '.join(request.states)}.")
@@ -199,7 +199,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
             grant.require_scope("fact.gather")
     ids = list(request.connections or ())
     for id in ids:
-        if id not in selection.found.stored:
+        if id not in selection.connections.stored:
             raise errors.UnknownConnection(id)
     waves = waves_of(request, len(ids))
     usual = daemon.settings.command_timeout if request.facts is None else SECONDS
@@ -209,7 +209,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
     answer = RunStartResponse(targets=len(ids), waves=waves, as_=manner, why=why, locked=sorted(locked) or None)
     detail(targets=len(ids))
     if request.dry_run:
-        names = [_path(selection.found.stored.get(id)) or id for id in ids]
+        names = [_path(selection.connections.stored.get(id)) or id for id in ids]
         return replace(answer, connections=[base_of(id) for id in ids], names=names)
     new = NewRun(
         id=str(uuid.uuid4()),
@@ -217,7 +217,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         batches=batches_of(
             waves,
             ids,
-            partial(_home, selection.found.stored, daemon.runs.last_homes(), lent),
+            partial(_home, selection.connections.stored, daemon.runs.last_homes(), lent),
             shared=daemon.vault.database.is_shared,
         ),
         parallel=request.parallel,
@@ -245,11 +245,11 @@ def _spec(
     return {
         "client": caller().name,
         "lineage": [] if grant is None else grant.lineage_ids,
-        "request": _kept(request),
-        "asked": _kept(selection.asked),
+        "request": _request_to_store(request),
+        "asked": _request_to_store(selection.original),
         "grounds": [ground.stored() for ground in request_context().grounds.values()],
         "approved": "approval" in request_context().authority,
-        "shown": _shown(request),
+        "shown": _shown_command(request),
         "waves": waves,
         "wavePause": request.wave_pause,
         "waveApproval": request.wave_approval,
@@ -263,14 +263,14 @@ def _spec(
     }
 
 
-def _shown(request: RunStartRequest) -> Any:
+def _shown_command(request: RunStartRequest) -> Any:
     """Return what a run runs, without secrets."""
     if request.facts is not None:
         return f"gather facts: {', '.join(request.facts) or 'all'}"
     return request.command if request.argv is None else request_context().recorded or request.argv
 
 
-def _kept(request: RunStartRequest) -> dict[str, Any]:
+def _request_to_store(request: RunStartRequest) -> dict[str, Any]:
     saved = None if request.saved is None else replace(request.saved, too_free=None)
     without = replace(
         request,
@@ -318,7 +318,7 @@ def _home(
 )
 def info(request: RunInfoRequest) -> RunInfo:
     """Describe a run: its state, how many targets are in each state, how fast it goes."""
-    run = _found(request.run)
+    run = _visible_run(request.run)
     if not request.cells:
         return _info(run)
     digits = {state: str(place) for place, state in enumerate(TARGET_STATES)}
@@ -338,7 +338,7 @@ def info(request: RunInfoRequest) -> RunInfo:
 def wait(request: RunWaitRequest) -> RunInfo:
     """Wait for the end of a run, at most `wait` seconds, and describe the run."""
     version = services().runs.version(request.run)
-    run = _found(request.run)
+    run = _visible_run(request.run)
     if run.state not in ENDED and continuation().is_younger_than(request.wait):
         raise Suspended(partial(services().runs.subscribe, run.id, version), request.wait)
     return _info(run)
@@ -370,7 +370,7 @@ def wait(request: RunWaitRequest) -> RunInfo:
 )
 def targets(request: RunTargetsRequest) -> RunTargetsResponse:
     """List the targets of a run, by their states and in pages, each with the end of its output."""
-    run = _found(request.run)
+    run = _visible_run(request.run)
     stored = services().vault.runs
     rows, total = stored.targets(run.id, states=request.states, offset=request.offset, limit=request.limit)
     names = _names(row["connection"] for row in rows)
@@ -407,7 +407,7 @@ def targets(request: RunTargetsRequest) -> RunTargetsResponse:
 )
 def output(request: RunOutputRequest) -> RunOutputResponse:
     """Read the whole output that a run keeps: of one target, or of all, equal ones together."""
-    run, stored = _found(request.run), services().vault.runs
+    run, stored = _visible_run(request.run), services().vault.runs
     rows, _ = stored.targets(run.id, connection=request.connection)
     if request.connection is not None and not rows:
         raise errors.UnknownConnection(request.connection)
@@ -445,20 +445,20 @@ CHANGES = [errors.UnknownRun, errors.RunEnded]
 @group.endpoint("/pause", about=("run",), raises=CHANGES, example={"run": RUN_ID})
 def pause(request: RunRequest) -> None:
     """Begin no more targets of a run until `/run/resume`; those that have begun go on."""
-    services().runs.pause(_found(request.run).id)
+    services().runs.pause(_visible_run(request.run).id)
 
 
 @group.endpoint("/resume", about=("run",), raises=CHANGES, example={"run": RUN_ID})
 def resume(request: RunRequest) -> None:
     """Go on with a run that is paused, or let the next wave begin."""
-    services().runs.resume(_found(request.run).id)
+    services().runs.resume(_visible_run(request.run).id)
 
 
 @group.endpoint("/stop", about=("run", "kill"), raises=CHANGES, example={"run": RUN_ID, "kill": True})
 def stop(request: RunStopRequest) -> None:
     """Stop a run: no more targets begin, and it ends when those that have begun have ended."""
     reason = f"It was stopped by {caller().name}."
-    services().runs.stop(_found(request.run).id, reason, kill=request.kill)
+    services().runs.stop(_visible_run(request.run).id, reason, kill=request.kill)
 
 
 @group.endpoint(
@@ -478,10 +478,10 @@ def query(request: RunQueryRequest) -> RunQueryResponse:
 @group.endpoint("/remove", about=("run",), raises=[errors.UnknownRun, errors.RunUnderWay], example={"run": RUN_ID})
 def remove(request: RunRemoveRequest) -> None:
     """Remove a run that has ended, with its targets and their output."""
-    services().runs.remove(_found(request.run))
+    services().runs.remove(_visible_run(request.run))
 
 
-def _found(id: str) -> StoredRun:
+def _visible_run(id: str) -> StoredRun:
     run = services().vault.runs.get(id)
     if not _is_visible(run):
         raise errors.UnknownRun(id)
@@ -493,7 +493,7 @@ def _is_visible(run: StoredRun) -> bool:
     return grant is None or grant.id in run.spec["lineage"]
 
 
-def _ended(run: StoredRun) -> StoredRun:
+def _require_ended(run: StoredRun) -> StoredRun:
     if run.state not in ENDED:
         raise errors.RunUnderWay("The run is under way: stop it, or wait for its end.")
     return run

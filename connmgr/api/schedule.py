@@ -97,7 +97,7 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
         "run": _run_of(request.run),
         "notify": _notify_of(request.notify),
     }
-    new = _turned(StoredSchedule(id=str(uuid.uuid4()), name=request.name, spec=spec, due=None, next_at=None))
+    new = _with_next_time(StoredSchedule(id=str(uuid.uuid4()), name=request.name, spec=spec, due=None, next_at=None))
     _try_out(spec["run"])
     services().vault.schedules.add(new)
     services().schedules.changed(new, "added")
@@ -143,7 +143,7 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
     changes leave the author, so that nobody lends rights to a command that somebody else has chosen.
     """
     daemon = services()
-    schedule = _found(request.schedule)
+    schedule = _visible_schedule(request.schedule)
     spec = dict(schedule.spec)
     if request.cron is not None or request.every is not None:
         spec |= {"cron": request.cron, "every": request.every, "anchor": time_to_json(daemon.schedules.clock())}
@@ -160,7 +160,7 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
         raise ScopeDenied("The owner is notified of this schedule: only the owner can change it.")
     after = changed(schedule, spec=spec, name=request.name or schedule.name)
     if any(spec[name] != schedule.spec[name] for name in ("cron", "every", "timezone", "jitter", "until")):
-        after = _turned(after)
+        after = _with_next_time(after)
     if request.run is not None:
         _try_out(spec["run"])
     stored = daemon.vault.schedules.change(
@@ -197,7 +197,7 @@ def query(request: ScheduleQueryRequest) -> ScheduleQueryResponse:
 @group.endpoint("/remove", about=("schedule",), raises=FINDING, example={"schedule": "nightly upgrade"})
 def remove(request: ScheduleRequest) -> None:
     """Remove a schedule. Its runs stay, and one that is under way goes on."""
-    schedule = _found(request.schedule)
+    schedule = _visible_schedule(request.schedule)
     services().vault.schedules.remove(schedule.id)
     services().schedules.changed(schedule, "removed")
 
@@ -211,7 +211,9 @@ def remove(request: ScheduleRequest) -> None:
 def pause(request: SchedulePauseRequest) -> None:
     """Let a schedule not fire until `/schedule/resume`. A run that is under way goes on."""
     reason = request.reason or f"It was paused by {caller().name}."
-    schedule = services().vault.schedules.change(_found(request.schedule).id, lambda now: changed(now, paused=reason))
+    schedule = services().vault.schedules.change(
+        _visible_schedule(request.schedule).id, lambda now: changed(now, paused=reason)
+    )
     services().schedules.changed(schedule, "paused")
 
 
@@ -233,7 +235,7 @@ def resume(request: ScheduleRequest) -> None:
             raise ScheduleEnded(f"The schedule {now.name!r} has ended; give it new times by /schedule/update.")
         return changed(now, paused=None, waits=False, due=turn.due, next_at=turn.next_at)
 
-    schedule = services().vault.schedules.change(_found(request.schedule).id, resumed)
+    schedule = services().vault.schedules.change(_visible_schedule(request.schedule).id, resumed)
     services().schedules.changed(schedule, "resumed")
 
 
@@ -247,7 +249,7 @@ def resume(request: ScheduleRequest) -> None:
 )
 def trigger(request: ScheduleRequest) -> ScheduleTriggerResponse:
     """Start a schedule's run now, with its author's rights, beside its times; also if it is paused."""
-    run = services().schedules.trigger(_found(request.schedule))
+    run = services().schedules.trigger(_visible_schedule(request.schedule))
     detail(run=run)
     return ScheduleTriggerResponse(run=run)
 
@@ -266,7 +268,7 @@ def next(request: ScheduleNextRequest) -> ScheduleNextResponse:
     at = services().schedules.clock()
     moment: datetime | None = request.after or at
     times: list[str] = []
-    schedule = None if request.schedule is None else _found(request.schedule)
+    schedule = None if request.schedule is None else _visible_schedule(request.schedule)
     timing = Timing(request.cron, request.every, request.timezone, at) if schedule is None else timing_of(schedule)
     if schedule is None:
         zone_of(request.timezone)
@@ -325,7 +327,7 @@ def _try_out(run: Mapping[str, Any]) -> None:
     Entrance(app).post(caller(), "/run/start", {**run, "dryRun": True})
 
 
-def _turned(schedule: StoredSchedule) -> StoredSchedule:
+def _with_next_time(schedule: StoredSchedule) -> StoredSchedule:
     """Return a schedule with its next time from now on.
 
     :raises InvalidRequest: it has none, or no such time zone.
@@ -339,7 +341,7 @@ def _turned(schedule: StoredSchedule) -> StoredSchedule:
     return changed(schedule, due=turn.due, next_at=turn.next_at, waits=False)
 
 
-def _found(name: str) -> StoredSchedule:
+def _visible_schedule(name: str) -> StoredSchedule:
     schedule = services().vault.schedules.get(name)
     if not _is_visible(schedule):
         raise UnknownSchedule(name)

@@ -160,10 +160,10 @@ def execute(request: ExecRequest) -> flask.Response | ExecResponse:
         # Called when the command has ended, also if its output is still being sent.
         request_context().resources.callback(settler(snapshot))
     if _wants_lines():
-        running, restarted = request_context().resources.enter_context(_begun(request, command))
+        running, restarted = request_context().resources.enter_context(_begin(request, command))
         note_forwarding(running.transport)
         return _live_response(running, encoding, restarted=restarted, begins=arriving is not None)
-    with _begun(request, command) as (running, restarted):
+    with _begin(request, command) as (running, restarted):
         note_forwarding(running.transport)
         try:
             result = running.result()
@@ -201,12 +201,12 @@ def _live_response(
     first: Burst = [{"restarted": True}] if restarted else []
     if begins:
         # The client may wait for it before it reads its own input.
-        return as_lines(_resumed([*first, {"begun": True}], lines))
+        return as_lines(_with_first([*first, {"begun": True}], lines))
     # The header is sent with the first line anyway, so waiting for it loses nothing.
-    return as_lines(_resumed([*first, *next(lines)], lines))
+    return as_lines(_with_first([*first, *next(lines)], lines))
 
 
-def _resumed(first: Burst, lines: Iterator[Burst]) -> Iterator[Burst]:
+def _with_first(first: Burst, lines: Iterator[Burst]) -> Iterator[Burst]:
     yield first
     yield from lines
 
@@ -331,7 +331,7 @@ def _arriving() -> ArrivingInput:
     return arriving
 
 
-def _begun(request: ExecRequest, command: Command) -> AbstractContextManager[CommandStart]:
+def _begin(request: ExecRequest, command: Command) -> AbstractContextManager[CommandStart]:
     timeout = services().settings.command_timeout if request.timeout is None else request.timeout
     return begin_command(
         services().shells,

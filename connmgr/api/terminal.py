@@ -147,7 +147,7 @@ def open(request: TerminalOpenRequest) -> TerminalInfo:
     return _info(terminal)
 
 
-def _redeemed(ticket: str, in_path: Mapping[str, str]) -> Caller:
+def _redeem(ticket: str, in_path: Mapping[str, str]) -> Caller:
     return services().tickets.redeem(ticket, in_path["terminal"])
 
 
@@ -156,7 +156,7 @@ def _redeemed(ticket: str, in_path: Mapping[str, str]) -> Caller:
     kind=StreamEndpoint,
     about=("terminal", "watch"),
     raises=[*FINDING, errors.UpgradeRequired, errors.BadFrame, errors.StreamLimit],
-    redeems=_redeemed,
+    redeems=_redeem,
     frames=FRAMES + " A terminal's size comes from the daemon too, at first and when it changes.",
 )
 def attach(request: TerminalAttachRequest) -> Begin:

@@ -297,7 +297,7 @@ def _shown(field: Field, message: Message) -> str:
 
 def message_of(kind: type[M], source: object, **own: Any) -> M:
     """Return a message about ``source``: each field is the attribute of its name, unless ``own`` has it."""
-    # A field that may be absent is no exception: what neither of them has is a mistake.
+    # Also where a field may be absent: what neither of them has was forgotten.
     return kind(**{name: own[name] if name in own else getattr(source, name) for name in kind._names})
 
 

@@ -130,7 +130,7 @@ class Departures:
             self._watched[descriptor] = client, count + 1 if watched is client else 1
             if count and watched is client:
                 return
-            poller = self._poller or self._started()
+            poller = self._poller or self._start()
             poller.add(descriptor)
 
     def _remove(self, descriptor: int, client: ClientCancellation) -> None:
@@ -145,7 +145,7 @@ class Departures:
             if self._poller is not None and not self._closed:
                 self._poller.remove(descriptor)
 
-    def _started(self) -> _Poller:
+    def _start(self) -> _Poller:
         self._bell, ear = socket.socketpair()
         self._poller = poller = _Poller()
         poller.add(ear.fileno())

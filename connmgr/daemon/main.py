@@ -75,7 +75,7 @@ def serve(settings: Settings) -> None:
         url = reached_at(*bound.getsockname()[:2])
         lock.tell(url)
         vault = _open_vault(settings, cleanup)
-        registry = _prepared(Registry.load(), settings.data_dir)
+        registry = _prepare(Registry.load(), settings.data_dir)
         for package in WITH_SCRIPTS:
             programs(package)
         found_by = cleanup.enter_context(contextlib.ExitStack())
@@ -114,7 +114,7 @@ def _open_vault(settings: Settings, cleanup: contextlib.ExitStack) -> Vault:
     return Vault(database, key)
 
 
-def _prepared(registry: Registry, data_dir: Path) -> Registry:
+def _prepare(registry: Registry, data_dir: Path) -> Registry:
     """Tell every connection type where it may keep files, and log the plugins that cannot be used."""
     registry.prepare(data_dir)
     for problem in registry.problems:

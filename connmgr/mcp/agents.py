@@ -78,7 +78,7 @@ class ConnectedAgent:
                 self._requests.discard(request)
                 self.heard = anyio.current_time()
 
-    def accepted(self) -> None:
+    def check_token(self) -> None:
         """Return if the daemon still accepts the token; raise ClientError if not, or if it cannot be reached."""
         with self._bridge.client() as client:
             client.token.info()
@@ -130,16 +130,16 @@ class Agents:
 
     async def of_session(self, token: str, session: str) -> ConnectedAgent | None:
         """Return the agent with the id ``session`` if it has shown ``token``, else None.
-        :raises ClientError: as :meth:`ConnectedAgent.accepted`.
+        :raises ClientError: as :meth:`ConnectedAgent.check_token`.
         """
         owner = owner_of(token)
         known_agent = next((agent for agent in self._agents if agent.session == session and agent.owner == owner), None)
-        return None if known_agent is None else await self._checked(known_agent)
+        return None if known_agent is None else await self._check(known_agent)
 
     async def of_token(self, token: str) -> ConnectedAgent:
         """Return the agent of all requests that show ``token`` without a session; raises as :meth:`begin`."""
         shared_agent = self._shared(owner_of(token))
-        return await self.begin(token, shared=True) if shared_agent is None else await self._checked(shared_agent)
+        return await self.begin(token, shared=True) if shared_agent is None else await self._check(shared_agent)
 
     async def begin(self, token: str, *, shared: bool = False) -> ConnectedAgent:
         """Return a new agent, or an existing one if a ``shared`` agent of ``token`` has appeared meanwhile.
@@ -148,7 +148,7 @@ class Agents:
         :raises TooManyAgentsError: a limit on agents is reached.
         """
         owner = owner_of(token)
-        bridge, server = await anyio.to_thread.run_sync(self._made, token, limiter=self._unknown)
+        bridge, server = await anyio.to_thread.run_sync(self._make, token, limiter=self._unknown)
         try:
             # Making the bridge took a while, in which another request of the token may have come first.
             existing = self._shared(owner) if shared else None
@@ -165,7 +165,7 @@ class Agents:
         await self._tasks.start(self._keep, agent)
         return agent
 
-    def _made(self, token: str) -> tuple[Bridge, MCPServer]:
+    def _make(self, token: str) -> tuple[Bridge, MCPServer]:
         bridge = Bridge(self._client(token))
         try:
             return bridge, self._build(bridge)
@@ -189,12 +189,12 @@ class Agents:
             await agent.over()
             self._agents.discard(agent)
 
-    async def _checked(self, agent: ConnectedAgent) -> ConnectedAgent:
+    async def _check(self, agent: ConnectedAgent) -> ConnectedAgent:
         now = anyio.current_time()
         if now >= agent.checked + CHECK_SECONDS:
             agent.checked = now
             try:
-                await anyio.to_thread.run_sync(agent.accepted)
+                await anyio.to_thread.run_sync(agent.check_token)
             except AccessDenied:
                 self.end(agent)
                 raise

@@ -105,7 +105,7 @@ class Approver:
                 logger.warning(
                     "The token that decides cannot decide about the approval %s: %s", approval, error.message
                 )
-                message = f"What the person has decided could not be passed on: {error.message}"
+                message = f"The person has decided, and the daemon did not accept it: {error.message}"
                 raise ClientError(message, error.code, error.status, error.details) from error
 
 
@@ -263,7 +263,7 @@ class Questions:
             self._tasks.start_soon(self._put, call, question, prompt)
         prompt.calls += 1
         try:
-            await _told(call, prompt.done, seconds)
+            await _wait(call, prompt.done, seconds)
         except anyio.get_cancelled_exc_class():
             if prompt.calls == 1:
                 prompt.shown.cancel()
@@ -326,7 +326,7 @@ async def with_approval(call: Call, work: Callable[[], Awaitable[Answer]]) -> An
     waiter = _Waiter(call)
     await waiter.resume()
     try:
-        return await repeated_task(work, waiter.remedied)
+        return await repeated_task(work, waiter.remedy)
     except _AskedWithAnswerError as question:
         return question.result
 
@@ -360,7 +360,7 @@ class _Waiter:
         if isinstance(answer, ElicitResult):
             self._steps[approval] = await self._questions.take(approval, answer, decides=decides)
 
-    async def remedied(self, required: ClientError) -> bool:
+    async def remedy(self, required: ClientError) -> bool:
         """Whether the work may be repeated, because a person has decided; False for errors of other kinds.
 
         :raises ClientError: repeating it now is useless.
@@ -370,10 +370,10 @@ class _Waiter:
             return False
         approval = str(required.details.get("approval", ""))
         if not approval:
-            raise _explained(required)
+            raise _with_advice(required)
         note_asked(self._call, required)
         if not _can_ask(self._call):
-            raise _explained(required)
+            raise _with_advice(required)
         if approval not in self._steps:
             find = partial(_question, self._call, self._questions.approver, required)
             question = await anyio.to_thread.run_sync(find)
@@ -383,17 +383,17 @@ class _Waiter:
                 raise _AskedWithAnswerError(_as_answer(question))
             self._steps[approval] = await self._questions.ask(self._call, question, self._left())
         elif self._steps[approval] is _Step.WAIT:
-            await self._paused(required)
+            await self._wait_a_while(required)
         else:
-            raise _explained(required)
+            raise _with_advice(required)
         if self._steps[approval] in (_Step.STOP, _Step.OPEN):
-            raise _explained(required, asked=self._steps[approval] is _Step.OPEN)
+            raise _with_advice(required, was_asked=self._steps[approval] is _Step.OPEN)
         return True
 
-    async def _paused(self, required: ClientError) -> None:
+    async def _wait_a_while(self, required: ClientError) -> None:
         if self._left() <= self._pause:
-            raise _explained(required)
-        await _told(self._call, anyio.Event(), self._pause)
+            raise _with_advice(required)
+        await _wait(self._call, anyio.Event(), self._pause)
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def _left(self) -> float:
@@ -408,7 +408,7 @@ def note_asked(call: Call, error: ClientError) -> None:
         call.bridge.note_asked(str(approval), waiting_call)
 
 
-async def _told(call: Call, event: anyio.Event, seconds: float) -> None:
+async def _wait(call: Call, event: anyio.Event, seconds: float) -> None:
     """Wait up to ``seconds`` for ``event``, and meanwhile report progress to the client."""
     end = time.monotonic() + seconds
     while not event.is_set() and (left := end - time.monotonic()) > 0:
@@ -416,7 +416,7 @@ async def _told(call: Call, event: anyio.Event, seconds: float) -> None:
             await event.wait()
         passed = time.monotonic() - call.began
         if not event.is_set():
-            await call.context.report_progress(passed, message="It waits for a person's approval.")
+            await call.context.report_progress(passed, message="Waiting for a person's approval.")
 
 
 def _as_answer(question: Question) -> InputRequiredResult:
@@ -463,9 +463,9 @@ def _question(call: Call, approver: Approver | None, required: ClientError) -> Q
     return waiting(call, required.details) if pending is None else deciding(call, pending)
 
 
-def _explained(required: ClientError, *, asked: bool = False) -> ClientError:
-    """Return the error with a text for the person, who may have been ``asked`` already."""
+def _with_advice(required: ClientError, *, was_asked: bool = False) -> ClientError:
+    """Return the error with a text for the person, who may have been asked already."""
     approval, expires = required.details.get("approval"), required.details.get("expires")
-    reason = "A person is asked, and has not answered yet" if asked else "A person has to approve this first"
+    reason = "A person was asked, and has not answered yet" if was_asked else "A person has to approve this first"
     text = f"{reason}. `{short_command(str(approval))}` decides, until {expires}."
     return ClientError(text, required.code, required.status, required.details)

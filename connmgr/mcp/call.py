@@ -48,8 +48,8 @@ Result = TypeVar("Result")
 class Call:
     """One call of the tool ``name`` over ``bridge``; ``cancelled`` is set when nobody waits for it any more.
 
-    ``preview`` is what the call would change, for the person who is asked, if its arguments do not tell. ``known`` is
-    the answer if the work takes too long; ``news`` are reported while it runs.
+    ``preview`` is what the call would change, for the person who is asked, if its arguments do not tell.
+    ``partial_answer`` is the answer if the work takes too long; ``news`` are reported while it runs.
     """
 
     bridge: Bridge
@@ -59,8 +59,8 @@ class Call:
     cancelled: threading.Event = field(default_factory=threading.Event)
     began: float = field(default_factory=time.monotonic)
     preview: str | None = None
-    known: Answer | None = None
-    news: str = "The daemon is asked."
+    partial_answer: Answer | None = None
+    news: str = "Waiting for the daemon."
 
     def left(self) -> float:
         """Return how many seconds are left for requests, some of which a person may have taken."""

@@ -209,16 +209,14 @@ class App:
         refusal = await self._names.validate_request(request)
         if refusal is None:
             is_mcp = request.url.path == PATH
-            refusal = (
-                await self._answered(request, send) if is_mcp else _refused(404, "not_found", f"MCP is at {PATH}.")
-            )
+            refusal = await self._answer(request, send) if is_mcp else _refused(404, "not_found", f"MCP is at {PATH}.")
         if refusal is not None:
             caller: AgentConnection = scope[CALLER]
             if not caller.is_known:
                 await self._refusals.turn(caller)
             await refusal(scope, receive, send)
 
-    async def _answered(self, request: Request, send: Send) -> Response | None:
+    async def _answer(self, request: Request, send: Send) -> Response | None:
         """Let the agent of the request answer it, or return the refusal."""
         token = _token(request.headers.get("authorization"))
         if token is None:
@@ -233,7 +231,7 @@ class App:
         begins = sessions and session is None and request.method == "POST"
         try:
             if begins:
-                agent = await self._begun(token, request.scope[CALLER])
+                agent = await self._begin(token, request.scope[CALLER])
             elif session is None:
                 agent = await self._agents.of_token(token)
             else:
@@ -253,7 +251,7 @@ class App:
         turns = self._beginnings.get(owner_of(token))
         return turns.waiting if turns else 0
 
-    async def _begun(self, token: str, caller: AgentConnection) -> ConnectedAgent | None:
+    async def _begin(self, token: str, caller: AgentConnection) -> ConnectedAgent | None:
         """Return a new agent when it is the turn of ``caller``, or None when that has left; raises as Agents.begin."""
         self._beginnings = {owner: turns for owner, turns in self._beginnings.items() if not turns.is_idle}
         turns = self._beginnings.setdefault(owner_of(token), _Turns(BEGINNING_SECONDS, MOST_BEGINNINGS_AT_ONCE))

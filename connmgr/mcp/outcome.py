@@ -1,7 +1,7 @@
 """What tools answer: messages declared as the API's are, or an error with its code and advice.
 
 Most answers show an agent a part of what the daemon has answered. Such a class names the message of the contract as its
-``source``; its fields then have the contract's sentences, and :func:`projected` fills them. pydantic's models, which
+``source``; its fields then have the contract's sentences, and :func:`project` fills them. pydantic's models, which
 publish and check the answers, derive from the same declarations.
 """
 
@@ -56,7 +56,7 @@ class Answer(Message):
 A = TypeVar("A", bound=Answer)
 
 
-def projected(kind: type[A], source: object, **own: Any) -> A:
+def project(kind: type[A], source: object, **own: Any) -> A:
     """Return what an agent sees of ``source``, with control characters shown; ``own`` are the fields it has not."""
     return kind(
         **{
@@ -75,7 +75,7 @@ def _source_name(field: Field) -> str:
 
 def _printable(value: Any, type_: Any) -> Any:
     if isinstance(type_, type) and issubclass(type_, Answer) and value is not None:
-        return projected(type_, value)
+        return project(type_, value)
     if isinstance(value, datetime) and type_ is str:
         return time_to_json(value)
     if isinstance(value, bytes):

@@ -17,7 +17,7 @@ from connmgr.contract.common import WaitingForInput
 from connmgr.contract.job import ENDED, MIN_BYTES, UNDER_WAY, JobOutputResponse
 from connmgr.contract.message import NULLABLE
 from connmgr.mcp.call import Call
-from connmgr.mcp.outcome import Answer, From, projected
+from connmgr.mcp.outcome import Answer, From, project
 from connmgr.printable import visible
 
 LOOK_SECONDS = 2.5
@@ -176,11 +176,11 @@ class Following:
         self.last = output
         self._line = last_line(output.stdout or output.stderr, LINE_CHARACTERS) or self._line
 
-    def shown(self, directory: str | None = None) -> Ran:
+    def answer(self, directory: str | None = None) -> Ran:
         """Return the state, with the beginning and the end of the output."""
         stdout, without, after = self._stream("stdout", self.last.stdout_size)
         stderr, without_too, after_too = self._stream("stderr", self.last.stderr_size)
-        return projected(
+        return project(
             Ran,
             self.last,
             stdout=stdout,

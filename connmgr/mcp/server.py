@@ -114,7 +114,7 @@ class BridgeServer(MCPServer):
             "connmgr",
             version=__version__,
             instructions=INSTRUCTIONS + (ONLY_WORDS if bridge.rights.commands == "argv" else ""),
-            tools=[tool.bound(bridge) for tool in tools if tool.allowed(bridge)],
+            tools=[tool.bound(bridge) for tool in tools if tool.is_allowed(bridge)],
             extensions=[approval_app(), *([Tasks(bridge)] if can_follow else [])],
             cache_hints=CACHED,
             lifespan=lambda _: questions(approver),

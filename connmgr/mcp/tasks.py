@@ -98,24 +98,24 @@ class Tasks(Extension):
         if result.is_error or not isinstance(answer, dict) or answer.get("state") not in UNDER_WAY:
             return result
         # The vault has the job already, so tasks/get finds it.
-        task = await self._asked(partial(_state_of, id=answer["job"]))
+        task = await self._ask(partial(_state_of, id=answer["job"]))
         return {"resultType": TASK, **task}
 
     async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
         _check(ctx, params)
-        return await self._asked(partial(self._described, ctx, params.task_id))
+        return await self._ask(partial(self._describe, ctx, params.task_id))
 
     async def _update(self, ctx: ServerRequestContext[Any, Any], params: TaskAnswers) -> HandlerResult:
         _check(ctx, params)
-        await self._asked(partial(_answer, id=params.task_id, answers=params.input_responses))
+        await self._ask(partial(_answer, id=params.task_id, answers=params.input_responses))
         return {}
 
     async def _cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
         _check(ctx, params)
-        await self._asked(partial(_kill, id=params.task_id))
+        await self._ask(partial(_kill, id=params.task_id))
         return {}
 
-    def _described(self, ctx: ServerRequestContext[Any, Any], id: str, client: Client) -> dict[str, Any]:
+    def _describe(self, ctx: ServerRequestContext[Any, Any], id: str, client: Client) -> dict[str, Any]:
         """Return a task with what its status has besides: its result, or the question that it waits for."""
         job = client.jobs.get(id)
         info = job.info()
@@ -124,14 +124,14 @@ class Tasks(Extension):
             call = Call(self._bridge, ctx, "read_job", {})  # type: ignore[arg-type]
             following = Following(call, client, job, SHOWN_BYTES)
             following.wait(0)
-            result = answered(following.shown())
+            result = answered(following.answer())
             described["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         elif described["status"] == "input_required" and info.waiting is not None:
             question = _question(info.waiting).model_dump(mode="json", by_alias=True, exclude_none=True)
             described["inputRequests"] = {time_to_json(info.waiting.since): question}
         return described
 
-    async def _asked(self, ask: Callable[[Client], Answer]) -> Answer:
+    async def _ask(self, ask: Callable[[Client], Answer]) -> Answer:
         def work() -> Answer:
             with self._bridge.client() as client:
                 return ask(client)
@@ -150,7 +150,7 @@ def _starts_command(tool: str) -> bool:
 def _check(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> None:
     """Require what the extension requires of each of its requests, which the SDK does not check.
 
-    :raises MCPError: the extension is not declared, the header names another task, or the id is none.
+    :raises MCPError: the extension is not declared, the header names another task, or the id is not a uuid.
     """
     require_client_extension(ctx, IDENTIFIER)
     # Only a request by HTTP has headers.

@@ -58,7 +58,7 @@ class Declared:
     def name(self) -> str:
         return self.work.__name__
 
-    def allowed(self, bridge: Bridge) -> bool:
+    def is_allowed(self, bridge: Bridge) -> bool:
         """Whether the token's scopes allow the tool."""
         rights = bridge.rights
         return set(self.actions).issubset(rights.actions) and (not self.runs or rights.commands is not None)
@@ -67,7 +67,7 @@ class Declared:
         """Return the tool for one bridge, in the SDK's form."""
 
         async def call(context: Context[Any, Any], **arguments: Any) -> CallToolResult | InputRequiredResult:
-            return await self._called(Call(bridge, context, self.name, arguments))
+            return await self._answer(Call(bridge, context, self.name, arguments))
 
         return self._form.model_copy(update={"fn": call})
 
@@ -97,9 +97,9 @@ class Declared:
         form = Tool.from_function(call, self.name, description=description, annotations=self.annotations, meta=meta)
         return _Strict.of(form)
 
-    async def _called(self, call: Call) -> CallToolResult | InputRequiredResult:
+    async def _answer(self, call: Call) -> CallToolResult | InputRequiredResult:
         try:
-            result = await with_approval(call, partial(self._done, call))
+            result = await with_approval(call, partial(self._work_with_progress, call))
             if isinstance(result, InputRequiredResult):
                 return result
             return answered(result, call.context.protocol_version)
@@ -111,13 +111,13 @@ class Declared:
         finally:
             call.cancelled.set()
 
-    async def _done(self, call: Call) -> Answer:
+    async def _work_with_progress(self, call: Call) -> Answer:
         """Return the result of the work, or the known part if it is overdue; report progress meanwhile."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call.tell_progress)
             tasks.start_soon(call.look_for_touches)
             try:
-                done: Answer | ClientError = await self._worked(call)
+                done: Answer | ClientError = await self._work_in_thread(call)
             except ClientError as error:
                 # Raised within the task group, it would be wrapped in a group.
                 done = error
@@ -126,16 +126,16 @@ class Declared:
             raise done
         return done
 
-    async def _worked(self, call: Call) -> Answer:
+    async def _work_in_thread(self, call: Call) -> Answer:
         names = list(inspect.signature(self.work).parameters)[1:]
         arguments = {name: call.arguments[camel_case(name)] for name in names}
         work = partial(self.work, call, **arguments)
         with anyio.move_on_after(call.began + ANSWER_SECONDS - time.monotonic()):
             # A cancelled call leaves its thread behind; the thread sees `cancelled` and ends.
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=call.bridge.threads)
-        if call.known is None:
-            raise Unreachable("There was no answer in time.", sent=True)
-        return call.known
+        if call.partial_answer is None:
+            raise Unreachable("The daemon did not answer in time.", sent=True)
+        return call.partial_answer
 
 
 class _Strict(Tool):

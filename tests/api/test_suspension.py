@@ -50,9 +50,9 @@ def _view() -> None:
     raise Suspended(_never, 1.0)
 
 
-def _viewed(endpoint: Endpoint) -> Any:
+def _call_view(endpoint: Endpoint) -> Any:
     unused: Any = None
-    return endpoint._viewed(unused, unused, {}, {})
+    return endpoint._call_view(unused, unused, {}, {})
 
 
 def test_the_endpoints_whose_views_may_run_again_are_declared() -> None:
@@ -61,9 +61,9 @@ def test_the_endpoints_whose_views_may_run_again_are_declared() -> None:
 
 def test_a_view_that_waits_without_the_declaration_is_a_fault() -> None:
     with pytest.raises(RuntimeError, match="/x may not run twice"):
-        _viewed(Endpoint(path="/x", view=_view, action=Action("x")))
+        _call_view(Endpoint(path="/x", view=_view, action=Action("x")))
     with pytest.raises(Suspended):
-        _viewed(Endpoint(path="/x", view=_view, action=Action("x"), suspends=True))
+        _call_view(Endpoint(path="/x", view=_view, action=Action("x"), suspends=True))
 
 
 def test_a_request_waits_until_the_news_or_until_it_is_old_enough() -> None:

@@ -327,7 +327,7 @@ def test_a_token_that_decides_no_more_leaves_it_to_others(daemon: Daemon, asking
         person = Person(revoked, DECLINED)
         async with client_of(daemon, asking, mode, person, former) as client:
             told = refused(await ran(client, "echo a"))
-            assert told["message"].startswith("What the person has decided could not be passed on: ")
+            assert told["message"].startswith("The person has decided, and the daemon did not accept it: ")
             assert refused(await ran(client, "echo a"))["code"] == "approval_required"
         assert "connmgr approve" in person.asked[1].message
 

@@ -97,7 +97,7 @@ def _grounds(call: Call, system: str) -> Mapping[str, Any]:
         with call.shell(system) as shell:
             info, hosts = dialled(shell.client, shell.connection)
     except ClientError as error:
-        # It was removed meanwhile, or is seen no more.
+        # It was removed meanwhile, or the token no longer sees it.
         return {"names": [f"{system} ({error.code})"]}
     shown = [f"{host.user}@{host.host}:{host.port}" for host in hosts]
     ground = {"connection": info.id, "hosts": shown, "user": hosts[-1].user if hosts else None}

@@ -18,7 +18,7 @@ from connmgr.contract.common import MAX_COMMAND
 from connmgr.contract.job import ENDED, MIN_BYTES, UNDER_WAY, JobStartRequest
 from connmgr.contract.message import NULLABLE
 from connmgr.mcp.call import CallShell
-from connmgr.mcp.outcome import Answer, From, derived, projected
+from connmgr.mcp.outcome import Answer, From, derived, project
 from connmgr.mcp.output import LOOK_SECONDS, Following, OpenQuestion, Ran, StreamBytes, text_of, whole_end
 from connmgr.mcp.tool import Call, Session, System, tool
 from connmgr.mcp.tools.terminals import TerminalScreen, screen_of, type_into
@@ -118,14 +118,14 @@ def run(
             bridge.forget_directory(shell.place)
         raise
     following = Following(call, shell.client, job, most)
-    call.known = following.shown()
+    call.partial_answer = following.answer()
     try:
         if opened and stdin:
             _feed(job, stdin)
         following.wait(wait)
         directory = following.last.directory if moves else None
         bridge.ended_in(shell.place, directory)
-        return following.shown(directory or bridge.directory(shell.place))
+        return following.answer(directory or bridge.directory(shell.place))
     except ClientError as error:
         message = f"{error.message} The command is the job {job.id}."
         raise ClientError(message, error.code, error.status, error.details, error.retry_after) from error
@@ -159,7 +159,7 @@ def read_job(
         if stdout_from is None and stderr_from is None:
             following = Following(call, client, followed, max_bytes)
             following.wait(wait)
-            return following.shown()
+            return following.answer()
         return _from(call, followed, (stdout_from, stderr_from), wait, max_bytes)
 
 
@@ -179,7 +179,7 @@ def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: fl
     pieces = [piece if output.ended else whole_end(piece) for piece in (output.stdout, output.stderr)]
     after = StreamBytes(stdout=stdout + len(pieces[0]), stderr=stderr + len(pieces[1]))
     left = StreamBytes(stdout=output.stdout_size - after.stdout, stderr=output.stderr_size - after.stderr)
-    return projected(
+    return project(
         Ran,
         output,
         stdout=text_of(pieces[0]),
@@ -237,11 +237,11 @@ def answer_prompt(
             return Answered(screen=type_into(call, client, terminal, f"{text}\r".encode(), {"wait": wait}))
         followed = client.jobs.get(job)
         waits = followed.output(max_bytes=MIN_BYTES).waiting
-        _require_question(None if waits is None else projected(OpenQuestion, waits), question)
+        _require_question(None if waits is None else project(OpenQuestion, waits), question)
         followed.input(f"{text}\n")
         following = Following(call, client, followed, MAX_ANSWER)
         following.wait(wait)
-        return Answered(ran=following.shown())
+        return Answered(ran=following.answer())
 
 
 def _require_question(waits: OpenQuestion | None, question: str) -> None:
@@ -279,7 +279,7 @@ def stop_job(
             if error.code != "job_finished":
                 raise
         info = followed.wait(grace + 5 if ends else 0)
-    return projected(Ended, info)
+    return project(Ended, info)
 
 
 class JobSummary(Answer):
@@ -316,7 +316,7 @@ def list_jobs(
         paths = {name.id: name.path for name in client.connection.names()} if jobs else {}
     now = datetime.now(timezone.utc)
     shown = [
-        projected(
+        project(
             JobSummary,
             job,
             system=paths.get(job.connection, job.connection),

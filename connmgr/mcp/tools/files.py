@@ -19,7 +19,7 @@ from connmgr.contract.fs import EntryResponse
 from connmgr.contract.message import MODE, NULLABLE, from_json
 from connmgr.contract.undo import UndoneInfo
 from connmgr.mcp.call import CallShell
-from connmgr.mcp.outcome import Answer, projected
+from connmgr.mcp.outcome import Answer, project
 from connmgr.mcp.output import whole_end, whole_start
 from connmgr.mcp.tool import Call, Session, System, tool
 from connmgr.printable import visible
@@ -106,7 +106,11 @@ def _part(shell: CallShell, path: str, offset: int, most: int, first_line: int |
         start, skipped, data = (0 if first_line is not None else offset), 0, b""
         lines = (first_line or 1) - 1
         if start > MAX_PASSED_BYTES:
-            raise ClientError(f"The part begins after the first {MAX_PASSED_BYTES} bytes.", "file_too_large", 0)
+            raise ClientError(
+                f"The part begins beyond the first {MAX_PASSED_BYTES} bytes, which is the most that is passed over.",
+                "file_too_large",
+                0,
+            )
         for piece in content:
             if shell.call.left() == 0:
                 raise Unreachable("The file did not come in time.", sent=True)
@@ -165,7 +169,7 @@ def write_file(
         except ValueError:
             raise ClientError("content: not base64.", "invalid_arguments", 0) from None
     else:
-        data = _encoded(content, "content")
+        data = _encode(content, "content")
     call.preview = content
     with call.shell(system, session) as shell:
         return _put(shell, path, data, mode=mode, create=create_only)
@@ -197,14 +201,14 @@ def edit_file(
         _, before, size = _part(shell, path, 0, MAX_EDITED_BYTES + 1, None)
         if len(before) > MAX_EDITED_BYTES or size > MAX_EDITED_BYTES:
             raise ClientError(f"The file has more than {MAX_EDITED_BYTES} bytes.", "file_too_large", 0)
-        after = _replaced(before, old, new, path)
+        after = _replace(before, old, new, path)
         call.preview = _diff(before, after, path)
         written = _put(shell, path, after, replaces=hashlib.sha256(before).hexdigest())
-    return projected(Edited, written, diff=visible(call.preview, lines=True))
+    return project(Edited, written, diff=visible(call.preview, lines=True))
 
 
-def _replaced(before: bytes, old: str, new: str, path: str) -> bytes:
-    old_bytes, new_bytes = _encoded(old, "old"), _encoded(new, "new")
+def _replace(before: bytes, old: str, new: str, path: str) -> bytes:
+    old_bytes, new_bytes = _encode(old, "old"), _encode(new, "new")
     try:
         before.decode()
     except UnicodeError:
@@ -219,11 +223,13 @@ def _replaced(before: bytes, old: str, new: str, path: str) -> bytes:
     return before.replace(old_bytes, new_bytes)
 
 
-def _encoded(text: str, name: str) -> bytes:
+def _encode(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ClientError(f"{name}: has half of a character.", "invalid_arguments", 0) from None
+        raise ClientError(
+            f"{name}: contains half of a surrogate pair, which UTF-8 cannot encode.", "invalid_arguments", 0
+        ) from None
 
 
 def _diff(before: bytes, after: bytes, path: str) -> str:
@@ -290,7 +296,7 @@ def undo_changes(
     """Put back what was there before you changed a file. What somebody else has changed since is left alone."""
     with call.shell(system) as shell:
         results = call.persist(partial(shell.client.undo.restore, shell.connection, changes), is_safe_to_retry)
-    return UndoneChanges(results=[projected(UndoneChange, from_json(UndoneInfo, result)) for result in results])
+    return UndoneChanges(results=[project(UndoneChange, from_json(UndoneInfo, result)) for result in results])
 
 
 class DirectoryEntry(Answer):
@@ -365,7 +371,7 @@ def get_file_info(
         named = shell.path(path)
         fs = shell.client.fs
         entry = shell.ask(lambda: fs.stat(shell.connection, named, follow=follow, session=shell.session))
-    return projected(DirectoryEntry, entry)
+    return project(DirectoryEntry, entry)
 
 
 class Made(Answer):
@@ -393,5 +399,5 @@ def create_directory(
 
 
 def _first(entries: Sequence[FileEntry], limit: int) -> Entries:
-    shown = [projected(DirectoryEntry, entry) for entry in entries[:limit]]
+    shown = [project(DirectoryEntry, entry) for entry in entries[:limit]]
     return Entries(entries=shown, omitted=max(0, len(entries) - limit))

@@ -27,7 +27,7 @@ from connmgr.contract.run import ENDED, LONG_SECONDS, RunGroup, RunInfo, RunStar
 from connmgr.mcp.approval import REQUIRED, note_asked
 from connmgr.mcp.bridge import AgentShell
 from connmgr.mcp.call import CallShell
-from connmgr.mcp.outcome import Answer, From, compact, derived, projected
+from connmgr.mcp.outcome import Answer, From, compact, derived, project
 from connmgr.mcp.output import BothEnds, text_of
 from connmgr.mcp.tool import Call, tool
 from connmgr.printable import visible
@@ -160,7 +160,7 @@ def run_on_many(
         options |= {"waves": [canary, "100%"]} if 0 < canary < len(chosen) else {}
         options |= {"stop_after": stop_after} if stop_after else {}
         options |= {"connections": [name.id for name in chosen], "parallel": parallel}
-        return _followed(call, client, _start(call, client, options), wait, max_characters)
+        return _follow(call, client, _start(call, client, options), wait, max_characters)
 
 
 def _start(call: Call, client: Client, options: Mapping[str, Any]) -> str:
@@ -187,8 +187,8 @@ def read_run(
     """Show the state and the results of a run; with `system` the output of that one, from a character on."""
     with call.client() as client:
         if not system:
-            return _followed(call, client, run, wait, max_characters)
-        info = _waited(call, client, run, wait)
+            return _follow(call, client, run, wait, max_characters)
+        info = _wait(call, client, run, wait)
         [group] = call.persist(partial(client.runs.output, run, client.connection.find(system)), is_transient)
         half = max_characters // 2
         parts = [text_of(text.encode())[first:] for text in (group.stdout, group.stderr)]
@@ -218,10 +218,10 @@ def stop_run(
         except ClientError as error:
             if error.code != "run_ended":
                 raise
-        return projected(StoppedRun, client.runs.info(run))
+        return project(StoppedRun, client.runs.info(run))
 
 
-def _waited(call: Call, client: Client, run: str, seconds: float) -> RunInfo:
+def _wait(call: Call, client: Client, run: str, seconds: float) -> RunInfo:
     until = time.monotonic() + min(seconds, call.left())
     while True:
         left = max(0.0, min(POLL_SECONDS, until - time.monotonic()))
@@ -232,14 +232,14 @@ def _waited(call: Call, client: Client, run: str, seconds: float) -> RunInfo:
             return info
 
 
-def _followed(call: Call, client: Client, run: str, seconds: float, most: int) -> RunOnMany:
-    info = _waited(call, client, run, seconds)
+def _follow(call: Call, client: Client, run: str, seconds: float, most: int) -> RunOnMany:
+    info = _wait(call, client, run, seconds)
     groups = call.persist(partial(client.runs.output, run), is_transient)
     return _answer(info, *_within(_results(groups, min(GROUP_CHARACTERS, most // 2)), most))
 
 
 def _answer(info: RunInfo, groups: list[EqualResults], omitted_groups: int, omitted_systems: int) -> RunOnMany:
-    return projected(
+    return project(
         RunOnMany,
         info,
         counts={state: number for state, number in info.counts.items() if number},
@@ -269,7 +269,7 @@ def _result(
     group: RunGroup, names: Sequence[str], *, stdout: str, stderr: str, omitted: int, differs: str | None = None
 ) -> EqualResults:
     error = None if group.error is None else visible(f"{group.error.get('code')}: {group.error.get('message')}")
-    return projected(
+    return project(
         EqualResults,
         group,
         count=len(group.connections),
@@ -433,13 +433,13 @@ def search_files(
     Links are not followed; unreadable and binary files are passed over. What cannot be reached in time is told.
     """
     if not systems and not where:
-        raise ClientError("Either systems or where says on which systems is searched.", "invalid_arguments", 0)
+        raise ClientError("Give systems, where, or both.", "invalid_arguments", 0)
     with call.client() as client:
         chosen = client.connection.choose(*systems, usage="shell", where=where or None)
         full_names = telling(client.connection.names()) if chosen else {}
     if not chosen:
-        raise ClientError(f"No system is such that {where!r} holds.", "unknown_connection", 0)
-    search = partial(_searched, call, path, text, names=names, ignore_case=ignore_case, most=most)
+        raise ClientError(f"No system matches the condition {where!r}.", "unknown_connection", 0)
+    search = partial(_search, call, path, text, names=names, ignore_case=ignore_case, most=most)
     with ThreadPoolExecutor(min(SEARCHES, len(chosen)), "search") as threads:
         results = list(threads.map(search, [name.id for name in chosen]))
     if len(chosen) == 1 and isinstance(results[0], ClientError):
@@ -450,7 +450,7 @@ def search_files(
     return tally.answer(max_characters)
 
 
-def _searched(
+def _search(
     call: Call, path: str, text: str, id: str, *, names: str, ignore_case: bool, most: int
 ) -> SearchResponse | ClientError:
     """Return what is found on one system, or why nothing could be searched there."""
@@ -470,7 +470,7 @@ def _searched(
             )
 
         if call.left() <= SPARE_SECONDS:
-            return ClientError("There was no time left for this system: search on fewer.", "timeout", 0)
+            return ClientError("No time was left for this system: search fewer at once.", "timeout", 0)
         try:
             return shell.ask(search)
         except ClientError as error:

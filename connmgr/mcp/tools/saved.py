@@ -11,7 +11,7 @@ from pydantic import Field, WithJsonSchema
 from connmgr.client import ClientError
 from connmgr.contract.command import SavedCommandFields
 from connmgr.mcp.bridge import Bridge
-from connmgr.mcp.outcome import Answer, projected
+from connmgr.mcp.outcome import Answer, project
 from connmgr.mcp.output import Ran
 from connmgr.mcp.tool import Call, Declared, Session, System, tool
 from connmgr.mcp.tools.commands import Cwd, MaxBytes, Wait, run
@@ -52,7 +52,7 @@ def list_commands(call: Call) -> SavedCommandList:
         commands = [SavedCommandFields.read(saved) for saved in client.command.query()]
     return SavedCommandList(
         commands=[
-            projected(
+            project(
                 SavedCommandSummary,
                 saved,
                 description=visible(saved.description, lines=True),
@@ -83,7 +83,7 @@ def run_saved_command(
 
 def tools_of(bridge: Bridge) -> list[Declared]:
     """Return a tool for each saved command, if its name is fit for a tool and the token may run saved commands."""
-    if not run_saved_command.allowed(bridge):
+    if not run_saved_command.is_allowed(bridge):
         return []
     try:
         with bridge.client() as client:

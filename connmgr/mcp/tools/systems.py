@@ -12,7 +12,7 @@ from connmgr.client.names import UNKNOWN, escape, find, telling
 from connmgr.client.repeat import is_transient
 from connmgr.contract.connection import ConnectionInfo
 from connmgr.contract.tunnel import TunnelInfo
-from connmgr.mcp.outcome import Answer, From, projected
+from connmgr.mcp.outcome import Answer, From, project
 from connmgr.mcp.tool import Call, tool
 from connmgr.mcp.tool import System as Named
 from connmgr.printable import visible
@@ -77,7 +77,7 @@ def _system(name: Name, full_name: str, info: Connection | None, tunnel: TunnelI
     labels = info.labels if info else {}
     os_name, running = state.get("osName"), state.get("running")
     is_open = None if tunnel is None else tunnel.state == "open"
-    return projected(
+    return project(
         System,
         name,
         name=visible(full_name),
@@ -133,7 +133,7 @@ def toggle_state(
     if tunnel is None:
         return ToggledSystem(id=id, state="started" if state else "stopped", address=None, error=None)
     error = None if tunnel.last_error is None else visible(tunnel.last_error.message)
-    return projected(ToggledSystem, tunnel, error=error)
+    return project(ToggledSystem, tunnel, error=error)
 
 
 def _tunnels(call: Call, client: Client) -> dict[str, TunnelInfo]:

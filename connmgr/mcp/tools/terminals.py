@@ -13,7 +13,7 @@ from connmgr.contract.job import MAX_WAIT
 from connmgr.contract.message import NULLABLE, from_json
 from connmgr.contract.shell import MAX_PROCESS_COMMAND
 from connmgr.contract.terminal import TerminalInfo, TerminalScreenResponse
-from connmgr.mcp.outcome import Answer, From, projected
+from connmgr.mcp.outcome import Answer, From, project
 from connmgr.mcp.output import OpenQuestion
 from connmgr.mcp.tool import Call, System, tool
 from connmgr.printable import visible
@@ -156,7 +156,9 @@ def sent(key: str) -> bytes:
         return bytes([ord(key[-1].upper()) & 0x1F])
     if len(key) == len("alt-x") and name.startswith("alt-") and " " <= key[-1] <= "~":
         return b"\x1b" + key[-1].encode()
-    raise ClientError(f"keys: no key is called {key[:20]!r}.", "invalid_arguments", 0)
+    raise ClientError(
+        f"keys: unknown key {key[:20]!r}; the description of keys lists the names.", "invalid_arguments", 0
+    )
 
 
 class Closed(Answer):
@@ -181,4 +183,4 @@ def screen_of(call: Call, client: Client, terminal: str, options: Mapping[str, A
     while lines and not lines[-1]:
         lines.pop()
     cursor = screen.cursor
-    return projected(TerminalScreen, screen, terminal=terminal, lines=lines, row=cursor.row, column=cursor.column)
+    return project(TerminalScreen, screen, terminal=terminal, lines=lines, row=cursor.row, column=cursor.column)
