@@ -179,6 +179,7 @@ def _authorise(request: ApplyRequest) -> None:
             position = visibility.position(entry.name, entry.data)
             position = position._replace(category=category or position.category)
             over = authorisation.subjects(addition, visibility).connections
+            # Later entries may run over this one, which the vault does not know yet.
             planned[entry.label] = PlannedConnection(position, over)
     for change in request.change:
         category = None if change.category is None else ids[tuple(change.category)]

@@ -328,5 +328,6 @@ def _piece(data: bytes, offset: int, seen: JobStream | None, request: JobOutputR
     if request.encoding == "base64":
         return StreamResponse(data=base64.b64encode(data).decode(), next=offset + len(data), eof=eof, size=size)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    # What is left in the decoder begins a character; the next piece starts with it.
     text = decoder.decode(data, final=eof)
     return StreamResponse(data=text, next=offset + len(data) - len(decoder.getstate()[0]), eof=eof, size=size)

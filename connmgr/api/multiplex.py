@@ -194,6 +194,7 @@ def query() -> MultiplexQueryResponse:
     seen: list[ControlSocket] = list(services().authorisation.visible_work(caller(), works))
     listed = _with_shells()
     hosts = hosts_of(listed.values())
+    # In the order of the paths, as in the configuration of ssh.
     places = {id: place for place, id in enumerate(listed)}
     return MultiplexQueryResponse(
         sockets=[

@@ -98,6 +98,7 @@ def pipe(request: PipeRequest) -> Begin:
 
     def join(opening: WaitingClient) -> None:
         transport = lease.link.transport
+        # Whatever fails in here, neither link nor process nor client may stay without an owner.
         with ExitStack() as unless_joined:
             unless_joined.callback(daemon.streams.loop.work, lease.release)
             unless_joined.callback(daemon.streams.loop.work, channel.close)

@@ -302,6 +302,7 @@ def _home(
     id: str,
 ) -> tuple[str, bool]:
     daemon, row = services(), stored.get(id)
+    # Only daemons that share a vault choose which of them runs a target.
     if not daemon.vault.database.is_shared or not isinstance(row, Connection):
         return "", False
     return daemon.runs.home_of(row, last, own_secrets=id in lent)

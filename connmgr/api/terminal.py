@@ -259,6 +259,7 @@ def output(request: TerminalOutputRequest) -> TerminalOutputResponse:
     else:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(data, final=eof)
+        # What is left in the decoder begins a character; the next piece starts with it.
         rest = len(decoder.getstate()[0])
     return TerminalOutputResponse(
         data=text,

@@ -146,6 +146,7 @@ class _Wiring:
         self.cleanup.callback(self.sockets.stop)
         self.ssh_configs = SshConfigs(vault, self.registry)
         file = config_file(os.environ).with_name("ssh_config")
+        # The file serves the user whose daemon this is, and so its sockets have the rights of the owner.
         sender = Caller("connmgr ssh-config", Access(), time.monotonic())
         self.kept_config = KeptConfig(
             vault, self.ssh_configs, self.sockets, file, settings.data_dir, sender, replace_private
@@ -223,6 +224,7 @@ class _Wiring:
             page_ttl=settings.web_ttl,
             left=lambda page, why: self.streams.end_session(page.id, why),
         )
+        # Closed first, because it was opened last: no session begins anything while the others close.
         self.cleanup.callback(tokens.close)
         tokens.watch()
         lookout = Lookout(

@@ -139,6 +139,7 @@ class Bridge:
             left = (key for key, begun in self._keys.items() if begun.start == start and begun.given_up.is_set())
             new = f"{self.session}-{secrets.token_hex(8)}"
             key = next((key for key in left if self._keys[key].began > since), new)
+            # The oldest goes first: a dictionary keeps the order in which its keys came.
             while len(self._keys) >= MAX_UNSETTLED:
                 del self._keys[next(iter(self._keys))]
             self._keys[key] = _Start(start, given_up, time.monotonic())

@@ -89,6 +89,7 @@ def read_file(
         return Read(content=content, encoding="base64", exact=True, start=start, next=start + len(data), size=size)
     if b"\0" in data:
         raise ClientError(f"{visible(path)} is not text: it has NUL characters.", "not_text", 0)
+    # A character that the part cuts through belongs to the next part, which begins at `next`.
     whole = data if start + len(data) == size else whole_end(data)
     cut = whole if start == 0 else whole_start(whole)
     start += len(whole) - len(cut)
