@@ -1,7 +1,8 @@
 """Runs the program by forking a process that has loaded it, since loading takes longer than most tests.
 
 A forked program differs from the installed ``connmgr`` in its command line, as processes are listed, and in the cost
-of its passphrases (tests/derivation.py). Its imports have run before, but they start nothing (tests/test_layering.py).
+of its passphrases (tests/derivation.py). Its imports have run before, but they start nothing (tests/test_layering.py),
+and it finds computed what each process computes once (tests/prepared.py, tests/mcp/prepared.py).
 At the end it waits for its threads and then exits without destroying its modules.
 """
 
@@ -41,7 +42,7 @@ SERVER = (
         "connmgr_ssh",
     ),
     *("connmgr_tunnels", "alembic.command", "alembic.config", "alembic.ddl.sqlite", "sqlalchemy.dialects.sqlite"),
-    "importlib.resources.readers",
+    *("importlib.resources.readers", "tests.prepared"),
 )
 """What the daemon loads, and commands that work on the vault itself."""
 FORKED = Path(__file__).with_name("forked.py")

@@ -24,8 +24,8 @@ LOCAL = {"system": "local machine"}
 
 
 def server_spawner() -> Spawner:
-    """Return the spawner that has the server loaded."""
-    return spawner("connmgr.mcp.http", "connmgr.mcp.server", "connmgr.mcp.stdio", "anyio._backends._asyncio")
+    """Return the spawner that has the server loaded, with its tools' schemas."""
+    return spawner("connmgr.mcp.http", "tests.mcp.prepared", "connmgr.mcp.stdio", "anyio._backends._asyncio")
 
 
 @asynccontextmanager

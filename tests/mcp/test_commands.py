@@ -150,7 +150,9 @@ def test_characters_are_whole_wherever_output_is_cut(daemon: Daemon) -> None:
     run(daemon, work)
 
 
-def test_a_long_command_continues_and_reports_progress(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_command_continues_and_reports_progress(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, gate: Path
+) -> None:
     monkeypatch.setattr(output, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(calls, "PROGRESS_SECONDS", 0.3)
     told: list[str] = []
@@ -159,7 +161,7 @@ def test_a_long_command_continues_and_reports_progress(daemon: Daemon, monkeypat
         told.append(message or "")
 
     async def work(agent: Agent) -> None:
-        command = "for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.2; done; exit 3"
+        command = f"for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.1; done; read line <{gate}; exit 3"
         started = await agent.client.call_tool(
             "run_command", {**LOCAL, "command": command, "wait": 1}, progress_callback=progress
         )
@@ -167,6 +169,7 @@ def test_a_long_command_continues_and_reports_progress(daemon: Daemon, monkeypat
         ran = started.structured_content
         assert (ran["state"], ran["exitCode"]) == ("running", None)
         assert any(message.startswith("line ") for message in told), told
+        await anyio.to_thread.run_sync(gate.write_text, "on\n")
         end = await agent.call("read_job", job=ran["job"], wait=20)
         assert (end["state"], end["exitCode"], end["stdout"].count("line")) == ("exited", 3, 8)
 
