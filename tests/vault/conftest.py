@@ -123,6 +123,15 @@ def behind(url: str, vault: Vault) -> Iterator[Database]:
     database.close()
 
 
+def downgrade(url: str, key: VaultKey | None = KEY, revision: str = "0001") -> None:
+    """Let :func:`make_older` change the vault at ``url``, by a database of its own: an open one knows its tables."""
+    database = open_database(url)
+    try:
+        database.write(lambda tx: make_older(tx, key, revision))
+    finally:
+        database.close()
+
+
 def make_older(tx: sa.Connection, key: VaultKey | None = KEY, revision: str = "0001") -> None:
     """Downgrade a vault to an older schema; without the ``key`` as far as possible.
 

@@ -15,7 +15,7 @@ from connmgr.vault import Database, Vault, integrity, open_database
 from connmgr.vault.backup import backup, restore_into
 from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT
 from connmgr.vault.schema import category
-from tests.vault.conftest import KEY, Add, make_older
+from tests.vault.conftest import KEY, Add, downgrade
 from tests.vault.postgres import Postgres
 
 OpenVault = Callable[..., Vault]
@@ -113,8 +113,8 @@ def test_a_changed_category_can_be_removed_and_what_it_held_stays(vault: Vault, 
 def older(url: str, vault: Vault) -> Vault:
     """A closed vault of the schema before categories had codes, with a connection in a category."""
     Add(vault)("web", category=vault.categories.add("Team", ALL_CONNECTIONS))
-    vault.database.write(make_older)
     vault.close()
+    downgrade(url)
     return vault
 
 
@@ -150,7 +150,7 @@ def test_a_backup_of_an_older_vault_is_restored_as_one(
 
 
 def test_nobody_without_the_key_gets_codes_for_what_they_wrote(url: str, vault: Vault, open_vault: OpenVault) -> None:
-    vault.database.write(lambda tx: make_older(tx, None))
     vault.close()
+    downgrade(url, None)
     with pytest.raises(StartupError, match="changed outside of connmgr"):
         open_vault(url)

@@ -15,7 +15,7 @@ from connmgr.vault.connection_rows import fingerprint
 from connmgr.vault.integrity import faults
 from connmgr.vault.schema import connection as table
 from connmgr.vault.schema import connection_reference as reference
-from tests.vault.conftest import KEY, Add, make_older
+from tests.vault.conftest import KEY, Add, downgrade
 from tests.vault.test_record import change, stored
 
 
@@ -114,14 +114,14 @@ def test_an_older_vault_is_tied_as_it_stands_and_once(
     chain: Chain, vault: Vault, url: str, open_vault: Callable[..., Vault], behind: Database, revision: str
 ) -> None:
     bound = {id: vault.connections.get(id).dependency_digest for id in vault.connections.query()}
-    vault.database.write(lambda tx: make_older(tx, revision=revision))
+    downgrade(url, revision=revision)
     assert faults(vault.database, KEY) == []
     current = open_vault(url)
     assert {id: current.connections.get(id).dependency_digest for id in bound} == bound
     chain.vault = current
     assert chain.way()
     old = stored(behind, chain.gateway)
-    vault.database.write(lambda tx: make_older(tx, None, revision))
+    downgrade(url, None, revision)
     with pytest.raises(Exception, match="principals were changed outside of connmgr"):
         open_vault(url)
     assert behind.read(lambda tx: tx.scalar(sa.select(table.c.mac).where(table.c.id == chain.gateway))) == old["mac"]
