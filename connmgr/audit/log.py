@@ -209,12 +209,16 @@ class AuditLog:
         with self._anchoring:
             # Before the end is read: an entry that comes in between sets it again, and is anchored a second later.
             self._news.clear()
-            with self._lock:
-                now, descriptor = self._now(), os.dup(self._descriptor)
             other = None
             try:
-                # An anchored entry must survive a power failure.
-                os.fsync(descriptor)
+                # Within the block: where the process has no descriptor left, the thread must not end.
+                with self._lock:
+                    now, descriptor = self._now(), os.dup(self._descriptor)
+                try:
+                    # An anchored entry must survive a power failure.
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
                 other = self.anchors.put(now, takes_over=takes_over)
                 if other is None:
                     self._remove_oldest(now.first)
@@ -224,8 +228,6 @@ class AuditLog:
                     logger.warning("The end of the audit log is not anchored in the vault: %s", error)
                 self._adrift = True
                 self._news.set()
-            finally:
-                os.close(descriptor)
         if other is not None:
             self._tell_fork(other)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -104,6 +105,22 @@ def test_an_untouched_log_is_sound_across_daemons(log: Log) -> None:
     assert (found.entries, found.first, found.last, found.anchored) == (12, 1, 12, 12)
     links = [json.loads(line)["previous"] for line in log.lines()]
     assert links[1:] == [CHAIN.hash(line) for line in log.lines()[:-1]]
+
+
+def test_anchoring_goes_on_after_no_descriptor_was_left(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def dup(_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    running = open_log(log.directory, log.anchors)
+    running.record(FACTS, {}, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(audit_log.os, "dup", dup)
+        running.anchor()
+    assert "Too many open files" in caplog.text
+    running.close()
+    assert log.verified().anchored == 1
 
 
 TAMPERINGS: dict[str, tuple[Callable[[list[bytes]], Any], list[tuple[str, int | None, int | None]]]] = {
