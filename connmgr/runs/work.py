@@ -35,7 +35,7 @@ from connmgr.shell.broadcast import Broadcast, Order, Outcomes
 from connmgr.shell.commands import state_of
 from connmgr.shell.shells import ShellTable
 from connmgr.vault import Connection, Vault
-from connmgr.vault.jobs import StoredJob
+from connmgr.vault.jobs import STARTING, StoredJob
 from connmgr.vault.schema import now
 
 REFUSED = (
@@ -290,18 +290,25 @@ class JobWork(PooledWork):
         self._vault, self._shells, self._jobs, self._access, self._order = vault, shells, jobs, access, order
 
     def _outcome(self, target: TargetStart) -> tuple[Result | BaseException, bool, str | None]:
-        sent, job = False, None
+        sent, job, former = False, None, None
         try:
             self._cancellation.require()
             self._order.admits(target.connection)
+            former = self._patiently(lambda: self._vault.jobs.of_key(target.connection, target.key))
             sent = True
-            job = self._patiently(lambda: self._start(target))
+            if former is not None and former.state != STARTING:
+                # Whether its machine can be reached now or not: it runs there, or has run.
+                job = former.id
+            else:
+                job = self._patiently(lambda: self._start(target))
             return self._end(job), sent, job
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and it is the target's outcome
             if job is None:
-                # The key finds out whether it was started, if the run goes on elsewhere; here, only the link's end
-                # leaves that open.
-                sent = sent and isinstance(error, errors.ShellLost | errors.TransferFailed)
+                # The key finds out whether it was started, if the run goes on elsewhere; here, the link's end leaves
+                # that open, and so does a machine that is away since a former daemon asked it to start the job.
+                lost = isinstance(error, errors.ShellLost | errors.TransferFailed)
+                away = former is not None and not isinstance(error, errors.CommandCancelled | errors.Unavailable)
+                sent = sent and (lost or away)
             return error, sent, job
 
     def settle(self, jobs: Collection[str]) -> None:

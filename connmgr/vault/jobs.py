@@ -124,15 +124,22 @@ class StoredJobs:
         def work(tx: sa.Connection) -> StoredJob:
             row = _row(job)
             connection_rows.require(tx, [row["connection"]])
-            if job.key is not None:
-                own = [table.c[name] == row[name] for name in ("connection", "elevation", "key")]
-                same_key = tx.execute(sa.select(table).where(*own)).mappings().one_or_none()
-                if same_key is not None:
-                    return _stored(same_key)
+            if job.key is not None and (same_key := self._of_key(tx, job.connection, job.key)) is not None:
+                return same_key
             tx.execute(_INSERT, row)
             return job
 
         return self._database.write(work)
+
+    def of_key(self, connection: str, key: str) -> StoredJob | None:
+        """Return the job of ``connection`` that has ``key``, if there is one."""
+        return self._database.read(lambda tx: self._of_key(tx, connection, key))
+
+    def _of_key(self, tx: sa.Connection, connection: str, key: str) -> StoredJob | None:
+        base, _, elevation = connection.partition(ELEVATION_SEPARATOR)
+        of_key = (table.c.connection == base, table.c.elevation == elevation, table.c.key == key)
+        row = tx.execute(sa.select(table).where(*of_key)).mappings().one_or_none()
+        return None if row is None else _stored(row)
 
     def get(self, id: str) -> StoredJob:
         """Return the job ``id``, or raise :class:`UnknownJob`."""

@@ -15,9 +15,12 @@ from pathlib import Path
 import pytest
 
 from connmgr.client import ClientError
+from tests.api.wire import add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import eventually
+from tests.deadlines import DEADLINE_SECONDS, eventually
+from tests.plugins.oneself import ssh_server
+from tests.plugins.places import ssh_fields
 from tests.runs.conftest import ENDED, Hosts
 from tests.runs.faults import FAULTS, FROZEN, KILLED, FaultWorld
 
@@ -67,6 +70,35 @@ def test_targets_of_a_killed_daemon_that_are_jobs_run_once_and_end(killed: Hosts
     assert sorted(killed.begun("jobs")) == [str(number) for number in range(8)]
     assert {one.stdout for one in killed.targets(run)} == {"over"}
     eventually(lambda: killed.client.post("/job/query")["jobs"], "jobs stay", holds=lambda jobs: jobs == [])
+
+
+@pytest.mark.needs("sshd")
+def test_a_job_of_a_killed_daemon_is_waited_for_while_its_machine_is_away(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    far, daemon = tmp_path / "far", start_daemon(home=tmp_path / "home")
+    far.mkdir()
+    with ssh_server(far) as sshd:
+        host = add(daemon.client, "far", type="ssh", **ssh_fields(sshd, sshd.user))
+        command = f"echo begun >> {far}/begun; until [ -e {far}/gate ]; do sleep 0.05; done; echo over"
+        run = daemon.client.runs.start(connections=[host], command=command, as_="job").run
+        assert run is not None
+        eventually(lambda: (far / "begun").exists(), "the job does not begin")
+        eventually(lambda: daemon.client.post("/job/query", states=["running"])["jobs"], "the job is not known to run")
+        daemon.kill()
+        sshd.stop()
+        daemon = Daemon(daemon.home)
+        try:
+            info = daemon.client.runs.wait(run, 2)
+            assert info.state == "running", info
+            sshd.start()
+            (far / "gate").touch()
+            info = daemon.client.runs.wait(run, DEADLINE_SECONDS)
+            (target,) = daemon.client.runs.targets(run)
+            assert (info.state, target.state, target.stdout) == ("done", "done", "over")
+            assert (far / "begun").read_text().split() == ["begun"]
+        finally:
+            daemon.stop()
 
 
 DIES = """
