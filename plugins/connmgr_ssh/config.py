@@ -15,6 +15,7 @@ import getpass
 import glob
 import os
 import re
+import resource
 import shlex
 import socket
 import stat
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connmgr.errors import TransportUnsupported
+from connmgr.errors import HostUnreachable, TransportUnsupported
 from connmgr.plugin.types import EXPLAINER, KEPT_CONFIG
 
 DEFAULT_PORT = 22
@@ -525,12 +526,15 @@ def _lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
 
     :param strict: whether to refuse a file that others than its owner, this user or root may write to.
     :raises TransportUnsupported: the file is refused, cannot be read, or cannot be understood.
+    :raises HostUnreachable: the daemon has no descriptor left to read it, nor one to reach a host.
     """
     try:
         content, status = read_local_file(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
+        if (full := out_of_descriptors(error)) is not None:
+            raise HostUnreachable(f"The host is not dialled: {full}.") from error
         raise TransportUnsupported(f"{shown(path)} cannot be read: {error.strerror}.") from error
     others = status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022
     if strict and others and stat.S_ISREG(status.st_mode):
@@ -585,6 +589,17 @@ def shown(path: Path) -> str:
 
 MAX_FILE_BYTES = 16 << 20
 """Largest file that is read; even long lists of known hosts are far smaller."""
+
+
+def out_of_descriptors(error: OSError) -> str | None:
+    """Say that the process may open no further file, and what to do, if ``error`` is for that reason."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"the daemon has as many files open as it may ({limit:,}); close links with connmgr disconnect, or raise the "
+        "limit (LimitNOFILE of its service, ulimit -n)"
+    )
 
 
 def read_local_file(path: Path) -> tuple[bytes, os.stat_result]:

@@ -46,7 +46,7 @@ from connmgr.plugin import Asker, ByteStream, Channel, Deadline, Listener, Pty, 
 from connmgr_ssh.agent import AgentClient, ForwardedAgent
 from connmgr_ssh.certificates import log_in_certified
 from connmgr_ssh.channels import ChannelOpenFailure, LineChannel, SessionChannel, TcpStream
-from connmgr_ssh.config import Destination, destination_of, jumps
+from connmgr_ssh.config import Destination, destination_of, jumps, out_of_descriptors
 from connmgr_ssh.forwarding import refused
 from connmgr_ssh.hostkeys import HostKeyVerifier
 from connmgr_ssh.known_hosts import AcceptedKeys
@@ -485,7 +485,11 @@ def _dial(where: str, addresses: Sequence[Any], deadline: Deadline) -> socket.so
     """
     failures: list[OSError] = []
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
-        connection = socket.socket(family, kind, protocol)
+        try:
+            connection = socket.socket(family, kind, protocol)
+        except OSError as error:
+            failures.append(error)
+            continue
         try:
             # Each address gets a share of the time, so that an address that drops packets leaves time for the next.
             connection.settimeout(max(0.001, deadline.left() / (len(addresses) - index)))
@@ -505,7 +509,7 @@ def connect_error(where: str, failures: Sequence[OSError], deadline: Deadline) -
         return HostRefused(f"{where} refused the connection: nothing listens there, or a firewall rejects it.")
     if any(isinstance(failure, TimeoutError) for failure in failures):
         return expired(deadline, where, "connecting")
-    reason = failures[-1].strerror or str(failures[-1])
+    reason = out_of_descriptors(failures[-1]) or failures[-1].strerror or str(failures[-1])
     return HostUnreachable(f"{where} cannot be reached: {reason}.")
 
 

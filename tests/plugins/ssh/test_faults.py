@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import logging
 import os
 import random
+import resource
 import socket
 import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from connmgr.errors import (
     ConnectTimeout,
     HostRefused,
+    HostUnreachable,
     HostUnresolved,
     OperationError,
     ShellLost,
     TransportUnsupported,
 )
-from connmgr.plugin import Channel
-from connmgr_ssh import SshSchema, packets, transport
+from connmgr.plugin import Channel, Deadline
+from connmgr_ssh import Ssh, SshSchema, packets, transport
 from connmgr_ssh.channels import WINDOW_BYTES
 from connmgr_ssh.packets import MAX_SILENCES
 from connmgr_ssh.transport import DROPPED_ATTEMPTS
 from tests.deadlines import DEADLINE_SECONDS, eventually_equal
-from tests.plugins.ssh.conftest import Connect, StartSshd
+from tests.plugins.ssh.conftest import Connect, StartSshd, data_for
 from tests.plugins.ssh.test_channel import read, run
 from tests.plugins.sshd import Sshd
 from tests.processes import descriptors
@@ -479,3 +482,23 @@ def test_refusals_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect
             with pytest.raises(OperationError):
                 connect(sshd, **fields)
     assert (threading.active_count(), descriptors() - before) == (threads, {})
+
+
+def test_a_daemon_that_may_open_no_further_file_says_so(sshd: Sshd, ssh: Ssh) -> None:
+    data = data_for(ssh, sshd)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit, dups = max(map(int, os.listdir("/dev/fd"))) + 8, list[int]()  # noqa: PTH208 - pathlib follows each entry
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                dups.append(os.dup(0))
+        with pytest.raises(HostUnreachable, match=f"as many files open as it may .{limit:,}.; close links"):
+            ssh.open(data, None, timeout=20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in dups:
+            os.close(descriptor)
+    ssh.open(data, None, timeout=20).close()
+    full = transport.connect_error("web1:22", [OSError(errno.EMFILE, "Too many open files")], Deadline(1))
+    assert full.message.startswith("web1:22 cannot be reached: the daemon has as many files open as it may"), full
