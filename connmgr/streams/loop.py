@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 IDLE_SECONDS = 30.0
 """Time after which a thread ends that has had nothing to do."""
@@ -103,9 +102,6 @@ class Workers:
             # It was given one at the last moment.
             return inbox.get()
 
-
-if TYPE_CHECKING:
-    from connmgr.streams.loop import Workers
 
 WORKERS = 1024
 """Most threads for blocking tasks, such as writing; a stream has at most two tasks at a time."""
@@ -267,9 +263,6 @@ class Loop:
         """Return the threads for blocking tasks, None after :meth:`close`."""
         with self._lock:
             if self._workers is None and not self._closing:
-                # Loaded here, because the command line never needs it.
-                from connmgr.streams.loop import Workers
-
                 self._workers = Workers(WORKERS, self._name)
             return self._workers
 

@@ -290,7 +290,7 @@ def test_a_path_that_a_machine_lists_leads_nowhere_else(tmp_path: Path, path: st
             lambda: local.directory(entry),
             lambda: local.again(entry._replace(path="b"), path),
         ):
-            with pytest.raises(OSError, match="lead out"):
+            with pytest.raises(OSError, match="leads out"):
                 work()
     finally:
         local.close(times=True)

@@ -186,7 +186,7 @@ def test_the_client_sends_bytes_files_and_iterators_of_any_size(daemon: Daemon, 
     with (tmp_path / "file").open("rb") as file:
         for source in (data, file, iter([b"", data[:1], b"", data[1:]])):
             with shell.stream(LOCAL_MACHINE, "cat", stdin=source) as stream:
-                assert stream.collected().stdout == data
+                assert stream.collect().stdout == data
     assert shell.exec_bytes(LOCAL_MACHINE, "cat", stdin=data).stdout == data
     assert shell.exec(LOCAL_MACHINE, "cat", stdin="ä" * MEBIBYTE).stdout == "ä" * MEBIBYTE
     assert shell.exec(LOCAL_MACHINE, "echo next").stdout == "next", "the client cannot be used again"
@@ -271,7 +271,7 @@ def test_a_person_is_told_that_the_input_is_unknown_and_the_request_then_runs(da
         assert approval["asked"]["input"].startswith("unknown")
         daemon.client.post("/approval/decide", approval=approval["approval"], decision="once")
         with limited.shell.stream(LOCAL_MACHINE, argv=["cat"], stdin=iter([b"read now"])) as stream:
-            assert stream.collected().stdout == b"read now"
+            assert stream.collect().stdout == b"read now"
 
 
 @pytest.mark.needs("curl")
