@@ -20,7 +20,7 @@ from connmgr.engine.rpc import Helpers
 from connmgr.engine.waiting import Blocked, blocked, last_lines, waiting_work
 from connmgr_local.transport import LocalTransport
 from tests.deadlines import DEADLINE_SECONDS, eventually
-from tests.plugins.sshd import Sshd
+from tests.plugins.sshd import Sshd, privilege_separation
 
 CERTAIN, SECRET = Blocked(reads=True, is_secret=False), Blocked(reads=True, is_secret=True)
 MAYBE = Blocked(reads=False, is_secret=False)
@@ -103,7 +103,7 @@ def test_blocked_reads_are_seen(bench: Bench, each_way: str) -> None:
 
 @pytest.mark.needs("sshd", "less")
 def test_programs_that_ask_are_seen_and_those_that_work_are_not(bench: Bench, tmp_path: Path) -> None:
-    with closing(Sshd()) as server:
+    with privilege_separation(), closing(Sshd()) as server:
         hosts = [f"-oUserKnownHostsFile={tmp_path}/none", "-oGlobalKnownHostsFile=none", "-oStrictHostKeyChecking=ask"]
         asking = {
             "python": bench.on_terminal(sys.executable, "-c", "input('Name: ')"),
