@@ -33,7 +33,7 @@ from mcp_types import CallToolResult
 from benchmarks.daemon import temporary_daemon
 from tests.cli.program import DIRECTORY
 from tests.mcp.official import NODE, NPM
-from tests.plugins.sshd import Sshd
+from tests.plugins.sshd import Sshd, privilege_separation
 from tests.rights import wire
 
 NPM_SERVER, NPM_VERSION = "ssh-mcp", "2.11.0"
@@ -342,6 +342,7 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def _place() -> Iterator[Place]:
     with ExitStack() as stack:
         daemon = stack.enter_context(temporary_daemon())
+        stack.enter_context(privilege_separation())
         sshd = stack.enter_context(closing(Sshd()))
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         data = {"type": "ssh", "host": "127.0.0.1", "port": sshd.port, "user": sshd.user}
