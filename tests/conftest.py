@@ -190,7 +190,7 @@ MOST_RERUNS = 5
 """Most tests that ``make test`` may try twice (``--reruns 1``). One in thousands meets a moment of the machine that it
 does not expect; it is told by its name. More are a fault."""
 
-WORKERS_PER_CORE = 3
+WORKERS_PER_CORE = 2
 NAMED_SKIPS = 20
 """Most tests skipped for one reason that are named one by one without ``-v``."""
 
