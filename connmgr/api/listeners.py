@@ -54,7 +54,7 @@ from connmgr.streams.frames import DATA
 from connmgr.streams.loop import Loop
 from connmgr.streams.websocket import GOING_AWAY, NORMAL, POLICY_VIOLATION, ProtocolError
 from connmgr.terminals.terminals import Terminals
-from connmgr.vault.jobs import UNDER_WAY, JobFilter, StoredJobs
+from connmgr.vault.jobs import StoredJobs
 
 logger = logging.getLogger("connmgr.api")
 
@@ -610,7 +610,9 @@ class Lookout:
                 cancel()
         if not asking:
             return
-        running = [job for job in self._stored.find(JobFilter(states=UNDER_WAY)) if job.id not in self._watched]
+        running = [job for job in self._stored.under_way() if job.id not in self._watched]
+        if not running:
+            return
         # The owner first, who sees all.
         for listener in sorted(asking, key=lambda each: each.grant is not None):
             seen = list(

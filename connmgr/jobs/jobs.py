@@ -27,7 +27,7 @@ from connmgr.jobs.remote import UNREACHABLE, RemoteHosts, RemoteJob, RemoteJobs
 from connmgr.plugin import Deadline
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
-from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, JobFilter, StoredJob
+from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, StoredJob
 from connmgr.vault.names import base_of
 from connmgr.vault.schema import now
 
@@ -446,7 +446,7 @@ class Jobs:
             return require(starting=max(0, self._of_tokens - 1))
         except errors.JobLimit:
             # The vault counts jobs whose end nobody has seen yet; the remote hosts know better.
-            self.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
+            self.refresh(self._vault.jobs.under_way())
             return require(starting=max(0, self._of_tokens - 1))
 
     def output(self, id: str, access: Access, stdout: int, stderr: int, max_bytes: int) -> JobOutput:

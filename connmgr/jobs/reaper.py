@@ -22,7 +22,7 @@ from connmgr.links.table import IdleLinks
 from connmgr.plugin import Deadline
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
-from connmgr.vault.jobs import ENDED, RUNNING, UNDER_WAY, JobFilter, StoredJob
+from connmgr.vault.jobs import ENDED, RUNNING, JobFilter, StoredJob
 from connmgr.vault.schema import now
 
 logger = logging.getLogger("connmgr.jobs")
@@ -71,7 +71,7 @@ class Reaper:
         """Record the ends of jobs, and remove expired ones."""
         self._idle_links.let_go(IDLE_SECONDS)
         self._jobs.let_go(IDLE_SECONDS)
-        self._jobs.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
+        self._jobs.refresh(self._vault.jobs.under_way())
         self._report(REPORTED_SECONDS)
         for job in self._vault.jobs.find(JobFilter(states=ENDED)):
             if kept_until(job) < now() and (self._cleared(job) or kept_until(job) + UNREACHED < now()):

@@ -32,6 +32,8 @@ _COUNTS = sa.select(
     sa.func.count(),
     *(sa.func.count(sa.case((which, 1))) for which in (_OF_TOKENS & _THERE, _OF_TOKENS, _OWN & _THERE, _OWN)),
 ).where(table.c.state.in_(UNDER_WAY))
+# Built once: whoever listens for events has it asked every second.
+_JOBS_UNDER_WAY = sa.select(table).where(table.c.state.in_(UNDER_WAY)).order_by(table.c.created, table.c.id)
 _SET_STATE = (
     table.update()
     # The first recorded end counts: a later check may find less.
@@ -169,6 +171,10 @@ class StoredJobs:
             conditions.append(table.c.created <= filter.created_before)
         query = sa.select(table).where(*conditions).order_by(table.c.created, table.c.id)
         return [_stored(row) for row in self._database.read(lambda tx: tx.execute(query).mappings().all())]
+
+    def under_way(self) -> list[StoredJob]:
+        """Return the jobs that have not ended as far as is known, oldest first."""
+        return [_stored(row) for row in self._database.read(lambda tx: tx.execute(_JOBS_UNDER_WAY).mappings().all())]
 
     def known(self, ids: Iterable[str]) -> set[str]:
         """Return the ids among ``ids`` that are jobs of the vault, of any connection."""
