@@ -43,6 +43,7 @@ from connmgr.plugin import (
 )
 from connmgr_ssh.config import DEFAULT_PORT, destination_of, jumps
 from connmgr_ssh.hostkeys import ACCEPT_NEW, STRICT, HostKeyVerifier, Pin
+from connmgr_ssh.keepalives import KeepAlives
 from connmgr_ssh.known_hosts import AcceptedKeys, HostKey, means_itself
 from connmgr_ssh.places import LoginPlaces
 from connmgr_ssh.signers import OwnAuthority, SigningCommand
@@ -229,6 +230,7 @@ class Ssh(ConnectionType):
     def __init__(self) -> None:
         self._accepted = AcceptedKeys(None)
         self._places = LoginPlaces()
+        self._keep_alives = KeepAlives()
 
     def prepare(self, directory: Path) -> None:
         self._accepted = AcceptedKeys(directory / "known_hosts")
@@ -241,7 +243,7 @@ class Ssh(ConnectionType):
         from connmgr_ssh.transport import connect
 
         try:
-            return connect(data, via, self._accepted, timeout, asker, self._places)
+            return connect(data, via, self._accepted, timeout, asker, self._places, self._keep_alives)
         except AuthFailed as error:
             # The data may name any file of the daemon's machine. The whole message would tell a token which files are
             # there, who may read them, and whether they are keys.

@@ -35,6 +35,7 @@ from connmgr.plugin import Deadline
 from connmgr_ssh.agent import ForwardedAgent
 from connmgr_ssh.channels import PACKET_BYTES, STDERR, STDOUT, WINDOW_BYTES, SshChannel, TcpStream
 from connmgr_ssh.forwarding import GlobalRequests, RemotePorts
+from connmgr_ssh.keepalives import KeepAlives
 from connmgr_ssh.keys import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
 from connmgr_ssh.packets import MAX_SILENCES, Packets, Payload, Wire, packed
 
@@ -109,9 +110,14 @@ class SendingTransport(paramiko.Transport):
         finally:
             self.clear_to_send_lock.release()
             self._send_soon()
-        if self.wire.is_behind and self._one_waits.acquire(blocking=False):
-            threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
+        if self.wire.is_behind:
+            self._send_rest_later()
         return True
+
+    def _send_rest_later(self) -> None:
+        """Let a thread send what waits for the peer, unless one does so."""
+        if self._one_waits.acquire(blocking=False):
+            threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
 
     def _release_held_up(self) -> None:
         """Tell the channels that could not send that they may try again."""
@@ -142,8 +148,8 @@ class SendingTransport(paramiko.Transport):
         self._soon.append((message, of))
         if self.wire.takes_more:
             self._send_soon()
-        elif self._one_waits.acquire(blocking=False):
-            threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
+        else:
+            self._send_rest_later()
 
     def _send_when_taken(self) -> None:
         """Send all waiting data; the wire gives up on a peer that accepts nothing for too long."""
@@ -270,6 +276,7 @@ class SshLink(SendingTransport):
         self._agent_lock = threading.Lock()
         self._agent_is_reachable = False
         self._asking = threading.Lock()
+        self._forget: Callable[[], None] = lambda: None
         self._host_key_order = ordered(host_keys, certified)
         self._proven_key: bytes | None = None
         self._requests = GlobalRequests(self.post)
@@ -341,6 +348,7 @@ class SshLink(SendingTransport):
                 channel._unlink()
             self.ports.end()
             self._requests.end()
+            self._forget()
             self.wire.release()
 
     def close(self) -> None:
@@ -442,9 +450,39 @@ class SshLink(SendingTransport):
         if self.wire.silences >= MAX_SILENCES:
             raise EOFError
         if self.authenticated and self.clear_to_send.is_set():
-            # This is the reading thread. It must not wait for a thread that is sending: that one may wait for the peer
-            # to read, while the peer waits for us. A thread that sends is a sign of life anyway.
+            # This is the reading thread, or the one that looks after all links. Neither must wait for a thread that is
+            # sending: that one may wait for the peer to read, while the peer waits for us. Nor may the socket be waited
+            # for: it is full if the peer hangs. A thread that sends finds that out anyway.
             self._requests.ask_at_once(lambda: self._packets.try_send(Message(KEEP_ALIVE)))
+            if self.wire.is_behind:
+                self._send_rest_later()
+
+    def leave_to(self, keep_alives: KeepAlives) -> None:
+        """Let ``keep_alives`` ask the peer when it is silent, instead of the link's own thread, where that can be."""
+        # The time limit of a stream that is no socket is one for reads and writes.
+        if self.wire.socket is not None and self.wire.interval is not None:
+            self.wire.read_without_limit()
+            number = keep_alives.watch(self, self.wire.interval)
+            self._forget = lambda: keep_alives.forget(number)
+            # It may have ended before that line.
+            if not self.active:
+                self._forget()
+
+    def look_after(self) -> float | None:
+        """Ask a peer that was silent for an interval; see :class:`connmgr_ssh.keepalives.Watched`."""
+        left, interval = self.wire.until_silence(), self.wire.interval
+        if not self.active or left is None or interval is None:
+            return None
+        if left > 0:
+            return left
+        try:
+            if self.wire.count_silence():
+                self._probe()
+        except (OSError, EOFError):
+            # The link's own thread reads the end, and tells why.
+            self.wire.close()
+            return None
+        return interval
 
     def answers(self, timeout: float) -> bool:
         """Whether the peer is there; one that was silent for too long has ``timeout`` seconds to answer."""

@@ -75,6 +75,7 @@ class Wire:
         """Consecutive intervals without a sign of life."""
 
         self.interval = interval
+        self._read_interval = interval
         self.allowance: int | None = PREAMBLE_BYTES
         self.socket = stream if isinstance(stream, socket.socket) else None
         # Calling poll() only if a read or write would block saves a system call each time.
@@ -89,6 +90,10 @@ class Wire:
     def until_silence(self) -> float | None:
         """Return the seconds until an interval without a sign of life has passed; None for never."""
         return self._since + self.interval - now() if self.interval else None
+
+    def read_without_limit(self) -> None:
+        """Let reads of a socket wait for ever from now on: another thread counts the silences, and closes the wire."""
+        self._read_interval = None
 
     @property
     def overdue(self) -> bool:
@@ -115,7 +120,7 @@ class Wire:
             raise OSError(errno.EMSGSIZE, "the peer announced too large a packet")
         try:
             while not self.buffered:
-                if self.socket and not awaits(self.socket, select.POLLIN, self.interval):
+                if self.socket and not awaits(self.socket, select.POLLIN, self._read_interval):
                     self.silences += 1
                     raise TimeoutError("The peer is silent.")
                 self.fill()
@@ -197,7 +202,7 @@ class Wire:
         :raises EOFError: the stream has ended.
         """
         try:
-            if self.socket and not awaits(self.socket, select.POLLIN, self.interval) and self.count_silence():
+            if self.socket and not awaits(self.socket, select.POLLIN, self._read_interval) and self.count_silence():
                 return False
             self.fill()
         except TimeoutError:
@@ -338,7 +343,7 @@ class Packets(Packetizer):
     def __init__(self, wire: Wire) -> None:
         super().__init__(cast(socket.socket, wire))
         self._wire = wire
-        # A writer may hold it while its socket is full; the thread that watches the peer therefore calls try_send().
+        # A writer may hold it while its socket is full; the threads that watch the peer therefore call try_send().
         self._sending = threading.RLock()
         self._sealing: tuple[Aead, Nonces] | None = None
         self._opening: tuple[Aead, Nonces] | None = None
@@ -436,11 +441,14 @@ class Packets(Packetizer):
                 self._wire.lags = False
 
     def try_send(self, data: Message) -> bool:
-        """Send ``data`` unless another thread is sending; return whether it was sent."""
+        """Send ``data`` as :meth:`offer` does, unless another thread is sending; return whether it was sent.
+
+        :raises EOFError: the peer is gone.
+        """
         if not self._sending.acquire(blocking=False):
             return False
         try:
-            self.send_message(data)
+            self.offer(((data.asbytes(),),))
         finally:
             self._sending.release()
         return True

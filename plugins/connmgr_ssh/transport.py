@@ -49,6 +49,7 @@ from connmgr_ssh.channels import ChannelOpenFailure, LineChannel, SessionChannel
 from connmgr_ssh.config import Destination, destination_of, jumps, out_of_descriptors
 from connmgr_ssh.forwarding import refused
 from connmgr_ssh.hostkeys import HostKeyVerifier
+from connmgr_ssh.keepalives import KeepAlives
 from connmgr_ssh.known_hosts import AcceptedKeys
 from connmgr_ssh.link import SshLink
 from connmgr_ssh.login import UserAuthentication, gather, wants_agent
@@ -301,10 +302,12 @@ def connect(
     timeout: float,
     asker: Asker,
     places: LoginPlaces,
+    keep_alives: KeepAlives,
 ) -> SshTransport:
     """Open a link to the host of ``data``, over ``via`` if given.
 
-    Each login may take ``connectTimeout`` from when it has one of ``places``, and all of it ``timeout``.
+    Each login may take ``connectTimeout`` from when it has one of ``places``, and all of it ``timeout``; whoever is
+    silent later is asked by ``keep_alives``.
 
     :param data: the fields that :class:`connmgr_ssh.SshSchema` loaded, with secrets in plain text.
     :raises connmgr.errors.OperationError: of the most specific class.
@@ -319,8 +322,11 @@ def connect(
     try:
         for jump in jumps(destination) if via is None else ():
             over = hops[-1] if hops else None
-            hops.append(SshTransport(_connect(jump, inherited, over, accepted, deadline, asker, places), str(jump)))
+            hop = _connect(jump, inherited, over, accepted, deadline, asker, places)
+            hops.append(SshTransport(hop, str(jump)))
+            hop.leave_to(keep_alives)
         link = _connect(destination, data, hops[-1] if hops else via, accepted, deadline, asker, places)
+        link.leave_to(keep_alives)
         if forwarded is not None:
             link.agent = ForwardedAgent(forwarded, str(destination))
         return SshTransport(link, str(destination), hops)
