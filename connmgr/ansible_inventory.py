@@ -20,6 +20,9 @@ ALL, UNGROUPED = "all", "ungrouped"
 MAX_HOSTS = 20_000
 """Most hosts in an inventory; each host of a range counts."""
 
+MAX_GROUPS, MAX_DEPTH = 5000, 64
+"""Most groups in an inventory, and most within each other."""
+
 VAULT = "$ANSIBLE_VAULT;"
 """With which a text begins that ansible-vault has encrypted."""
 
@@ -95,9 +98,14 @@ class Inventory:
 
 
 class Lineage:
-    """The tree of an inventory's groups."""
+    """The tree of an inventory's groups.
+
+    :raises Unreadable: they are too many, or too deep within each other.
+    """
 
     def __init__(self, inventory: Inventory) -> None:
+        if len(inventory.groups) > MAX_GROUPS:
+            raise Unreadable(f"{len(inventory.groups):,} groups; an inventory has {MAX_GROUPS:,} at most.")
         self._groups = inventory.groups
         self._parents: dict[str, list[str]] = {name: [] for name in inventory.groups}
         for group in inventory.groups.values():
@@ -136,6 +144,8 @@ class Lineage:
         path: list[str] = []
         while name not in path:
             path.append(name)
+            if len(path) > MAX_DEPTH:
+                raise Unreadable(f"The group {path[0]} is within more than {MAX_DEPTH} others.")
             parents = [parent for parent in self._parents[name] if parent != ALL]
             if not parents:
                 break

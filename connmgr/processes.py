@@ -39,6 +39,12 @@ _STATE, _TERMINAL, _START = 0, 4, 19
 _PTS_MAJORS, _TTY_MAJOR, _CONSOLES = range(136, 144), 4, 64
 
 
+def environment_of_programs() -> dict[str, str]:
+    """Return the environment of a program that the owner has the daemon run: without the daemon's own settings."""
+    # The address of its database, with a password, may be among them.
+    return {name: value for name, value in os.environ.items() if not name.startswith("CONNMGR_")}
+
+
 def is_trusted(uid: int) -> bool:
     """Whether the user ``uid`` is this process's, or root, which can read everything anyway."""
     return uid in (0, os.geteuid())

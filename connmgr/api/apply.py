@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from connmgr import errors
 from connmgr.api.body import LISTED_VALUES
@@ -89,9 +89,12 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     batch = _batch(request, stored)
     permits = partial(daemon.vault.principals.permit, access=caller().access)
     before = facts_of([*stored, *request.remove])
+    # A connection that a token has set stays marked where only a list of hosts gave it data: what the token chose of
+    # it, such as its gateway, is still there, and no owner has looked.
+    sets: str | Literal[False] | None = False if caller().is_inventory else caller().token
     # The answer must not tell that there is an equivalent connection out of sight.
     applied = daemon.vault.batches.apply(
-        batch, permits, lambda id: bool(daemon.authorisation.visible(caller(), [id])), caller().token
+        batch, permits, lambda id: bool(daemon.authorisation.visible(caller(), [id])), sets
     )
     _record(batch, applied, stored)
     publish_categories(applied.made)

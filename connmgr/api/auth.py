@@ -63,6 +63,9 @@ class Caller:
     stepped_up: float | None = None
     """The time.monotonic() at which the user of a page last showed who they are (:mod:`connmgr.api.step_up`)."""
 
+    is_inventory: bool = False
+    """Whether it is an inventory that is renewed: nobody looks at what it changes."""
+
     is_shared: bool = False
     """Whether it stands for all clients that use the token directly, without a handshake."""
 

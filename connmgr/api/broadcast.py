@@ -11,7 +11,6 @@ import flask
 
 from connmgr import errors
 from connmgr.api.answer import as_lines, output_text
-from connmgr.api.body import LISTED_VALUES
 from connmgr.api.context import RequestContext, caller, cancellation, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error, body_of
@@ -68,7 +67,6 @@ def resolve(request: Asked, most: int, what: str) -> Asked:
     "/broadcast",
     lines=BroadcastLine,
     has_content=True,
-    most_values=LISTED_VALUES,
     action=BROADCAST,
     about=("connections", "session", "command", "argv"),
     selects=lambda request: resolve(request, MAX_CONNECTIONS, "a broadcast"),

@@ -70,7 +70,7 @@ from connmgr.links.channels import lease_live_link
 from connmgr.links.channels import toggle as toggle_remote
 from connmgr.plugin import Deadline, Toggled, Tunnel
 from connmgr.processes import connected_to_own
-from connmgr.rights.actions import Action, changes_what_others_need, lends_agent, toggles
+from connmgr.rights.actions import Action, changes_what_others_need, chooses_list, lends_agent, toggles
 from connmgr.secrets.principals import Lending
 from connmgr.shares import in_pieces
 from connmgr.vault import Connection
@@ -284,6 +284,7 @@ def update(request: ConnectionUpdateRequest) -> None:
 @group.endpoint(
     "/label",
     has_content=True,
+    action=Action("connection.label", limits=[chooses_list]),
     most_values=LISTED_VALUES,
     about=("connections", "remove"),
     raises=[errors.UnknownConnection, errors.IntegrityError],

@@ -34,6 +34,7 @@ from connmgr.rights.actions import (
     changes_what_others_need,
     chooses_certificates,
     chooses_data,
+    chooses_list,
     draws_fetched_secrets,
     draws_secrets,
     escapes_rules,
@@ -50,7 +51,7 @@ from connmgr.vault.search import Listed
 
 ADD: Action[ConnectionAddRequest] = Action(
     "connection.add",
-    limits=[escapes_rules, chooses_data, chooses_certificates, puts_out_of_sight, draws_secrets],
+    limits=[escapes_rules, chooses_data, chooses_certificates, chooses_list, puts_out_of_sight, draws_secrets],
 )
 UPDATE: Action[ConnectionUpdateRequest] = Action(
     "connection.update",
@@ -58,6 +59,7 @@ UPDATE: Action[ConnectionUpdateRequest] = Action(
         escapes_rules,
         chooses_data,
         chooses_certificates,
+        chooses_list,
         changes_what_others_need,
         moves_out_of_sight,
         draws_fetched_secrets,

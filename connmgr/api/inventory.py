@@ -10,6 +10,7 @@ import flask
 
 from connmgr import errors
 from connmgr.api.auth import Caller
+from connmgr.api.body import describe
 from connmgr.api.context import detail
 from connmgr.api.endpoint import Group
 from connmgr.api.multiplex import Entrance
@@ -26,6 +27,8 @@ from connmgr.contract.inventory import (
 )
 from connmgr.contract.message import given_json, message_of
 from connmgr.inventories.inventories import Changes, StoredInventory
+from connmgr.plugin import ValidationError
+from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 
 group = Group(
@@ -136,7 +139,18 @@ def remove(request: InventoryNameRequest) -> None:
 
 def request_as(app: flask.Flask, name: str, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
     """Make a request of the owner in the name of an inventory, and return its answer."""
-    return Entrance(app).post(Caller(f"inventory {name}", Access(), time.monotonic()), path, members)
+    return Entrance(app).post(Caller(f"inventory {name}", Access(), time.monotonic(), is_inventory=True), path, members)
+
+
+def fault_of(registry: Registry, data: Mapping[str, Any]) -> str | None:
+    """Return why no connection can have ``data``; None if one can."""
+    schema = registry.get(data["type"]).schema()
+    try:
+        registry.sources.loaded(schema, {name: value for name, value in data.items() if name != "type"})
+    except ValidationError as error:
+        messages: Any = error.messages
+        return describe(messages)
+    return None
 
 
 def _note_changes(changes: Changes) -> InventoryChanges:

@@ -12,7 +12,7 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.answer import output_text
-from connmgr.api.body import LISTED_VALUES
+from connmgr.api.body import MAX_VALUES
 from connmgr.api.broadcast import Selection, resolve
 from connmgr.api.connection_data import locked_ones
 from connmgr.api.context import STORE, caller, continuation, detail, request_context
@@ -136,7 +136,8 @@ def _again(request: RunRetryRequest) -> RunStartRequest:
 
 STARTS: dict[str, Any] = {
     "has_content": True,
-    "most_values": LISTED_VALUES,
+    # More are refused as they are counted: parsing a hundred thousand ids takes a token seconds.
+    "most_values": MAX_TARGETS + MAX_VALUES,
     "raises": [errors.IntegrityError, errors.UnknownConnection, errors.UnknownCommand, errors.RunLimit],
     "waits": True,
 }
@@ -213,7 +214,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         return replace(answer, connections=[base_of(id) for id in ids], names=names)
     new = NewRun(
         id=str(uuid.uuid4()),
-        spec=_spec(request, selection, waves, timeout, manner, why),
+        spec=_spec(request, selection, waves, timeout, manner, why, lends=bool(lent)),
         batches=batches_of(
             waves,
             ids,
@@ -237,7 +238,14 @@ def _start(request: RunStartRequest) -> RunStartResponse:
 
 
 def _spec(
-    request: RunStartRequest, selection: RunSelection, waves: list[int], timeout: float, manner: str, why: str
+    request: RunStartRequest,
+    selection: RunSelection,
+    waves: list[int],
+    timeout: float,
+    manner: str,
+    why: str,
+    *,
+    lends: bool,
 ) -> dict[str, Any]:
     """Return what the vault keeps of a run besides its targets, as JSON."""
     grant, days = caller().grant, services().settings.run_days
@@ -245,6 +253,7 @@ def _spec(
     return {
         "client": caller().name,
         "lineage": [] if grant is None else grant.lineage_ids,
+        "lent": lends,
         "request": _request_to_store(request),
         "asked": _request_to_store(selection.original),
         "grounds": [ground.stored() for ground in request_context().grounds.values()],
@@ -377,8 +386,13 @@ def targets(request: RunTargetsRequest) -> RunTargetsResponse:
     names = _names(row["connection"] for row in rows)
     if not request.output:
         return RunTargetsResponse(targets=[_target(row, names) for row in rows], total=total)
+    hidden = _hidden(run, [row["connection"] for row in rows])
+    rows = [{**row, "output": None, "error": None} if row["connection"] in hidden else row for row in rows]
     shown, characters = [], 0
     for row, printed in zip(rows, stored.printed(rows), strict=True):
+        if row["connection"] in hidden:
+            shown.append(replace(_target(row, names), locked=True))
+            continue
         shown.append(_with_output(_target(row, names), row, printed, request.output))
         characters += len(shown[-1].stdout or "") + len(shown[-1].stderr or "")
         if characters > MOST_SHOWN:
@@ -412,16 +426,22 @@ def output(request: RunOutputRequest) -> RunOutputResponse:
     rows, _ = stored.targets(run.id, connection=request.connection)
     if request.connection is not None and not rows:
         raise errors.UnknownConnection(request.connection)
+    hidden = _hidden(run, [row["connection"] for row in rows])
     alike: defaultdict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if request.connection is not None or row["state"] not in (WAITING, STARTING):
-            alike[row["state"], row["exit_code"], row["output"], row["error"]].append(row)
+            locked = row["connection"] in hidden
+            seen = (True, None, None) if locked else (False, row["output"], row["error"])
+            alike[row["state"], row["exit_code"], seen].append(row)
     names = _names(row["connection"] for row in rows)
     groups, size = [], 0
     last = None if request.limit is None else request.offset + request.limit
     largest = sorted(alike.values(), key=len, reverse=True)[request.offset : last]
-    for same, printed in zip(largest, stored.printed(same[0] for same in largest), strict=True):
-        row, ids = same[0], [base_of(target["connection"]) for target in same]
+    firsts = [
+        {**same[0], "output": None, "error": None} if same[0]["connection"] in hidden else same[0] for same in largest
+    ]
+    for same, row, printed in zip(largest, firsts, stored.printed(firsts), strict=True):
+        ids = [base_of(target["connection"]) for target in same]
         groups.append(
             RunGroup(
                 connections=ids,
@@ -432,6 +452,7 @@ def output(request: RunOutputRequest) -> RunOutputResponse:
                 stderr=output_text(printed.stderr, "utf-8"),
                 truncated=printed.truncated or None,
                 error=None if row["error"] is None else json.loads(row["error"]),
+                locked=row["connection"] in hidden or None,
             )
         )
         size += len(printed.stdout) + len(printed.stderr)
@@ -508,11 +529,13 @@ def _info(run: StoredRun) -> RunInfo:
     seconds = None if run.began is None else ((run.ended or now()) - run.began).total_seconds()
     rate = over / seconds if seconds and over else None
     boots = [] if run.state in ENDED else stored.at_work(run.id)
+    locked = bool(run.spec.get("lent", True) and _hidden(run, stored.selection(run.id)))
     return message_of(
         RunInfo,
         run,
         run=run.id,
-        command=spec["shown"],
+        command=None if locked else spec["shown"],
+        locked=locked or None,
         as_=spec["as"],
         why=spec["why"],
         targets=sum(spec["waves"]),
@@ -525,6 +548,16 @@ def _info(run: StoredRun) -> RunInfo:
         left=None if rate is None else round(left / rate, 3),
         daemons=sorted({_daemon_of(boot) or "" for boot in boots}),
     )
+
+
+def _hidden(run: StoredRun, connections: Iterable[str]) -> set[str]:
+    """Return those of a run's ``connections`` whose secrets the caller cannot open: it is not shown what ran there."""
+    # Only a run that used secrets of its author's own has some. A removed connection counts as well: whoever may not
+    # open it may remove it.
+    vault, ids = services().vault, set(connections)
+    if not run.spec.get("lent", True) or not vault.principals.status(Access()).has_users:
+        return set()
+    return locked_ones(ids) | (ids - vault.connections.each(ids).keys())
 
 
 def _daemon_of(boot: str | None) -> str | None:

@@ -234,6 +234,10 @@ class RunInfo(Message):
         SchemaMembers({"type": ["string", "array", "null"]}),
         "The text of the `command`, the `argv` as a list; null if the caller may not see it.",
     ]
+    locked: Annotated[
+        bool | None,
+        "Present, and true, if the caller cannot open the secrets of a connection, and so sees no `command`.",
+    ] = None
     as_: Annotated[str, "`shell` or `job`: how each command runs."]
     why: Annotated[str, "Why it runs this way."]
     targets: Annotated[int, "How many there are."]
@@ -288,6 +292,9 @@ class RunTarget(Message):
     error: Annotated[Mapping[str, Any] | None, "Why it has no exit code: `code` and `message`."] = None
     job: Annotated[str | None, SchemaMembers({"format": "uuid"}), "The job as which it runs."] = None
     daemon: Annotated[str | None, "The name of the daemon that ran it."] = None
+    locked: Annotated[
+        bool | None, "Present, and true, if the caller cannot open the connection's secrets, and so sees no output."
+    ] = None
 
 
 class RunTargetsResponse(Message):
@@ -314,6 +321,9 @@ class RunGroup(Message):
     stderr: Annotated[str, NUL, "Their standard error."]
     truncated: Annotated[bool | None, "Present, and true, if not all of it is kept."] = None
     error: Annotated[Mapping[str, Any] | None, "Why there is no exit code: `code` and `message`."] = None
+    locked: Annotated[
+        bool | None, "Present, and true, if the caller cannot open the connection's secrets, and so sees no output."
+    ] = None
 
 
 class RunOutputResponse(Message):

@@ -18,7 +18,7 @@ from connmgr.api.app import Addresses, create_app, endpoints
 from connmgr.api.archive import STREAMED_PATHS
 from connmgr.api.body import FED_PATHS
 from connmgr.api.fs import BLOB_PATH
-from connmgr.api.inventory import request_as
+from connmgr.api.inventory import fault_of, request_as
 from connmgr.api.multiplex import Entrance
 from connmgr.api.schedule import start_as
 from connmgr.api.services import STOPS, Services
@@ -130,6 +130,7 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
     services.sockets.pipeline = Entrance(app)
     services.schedules.start = partial(start_as, app, services)
     services.inventories.request = partial(request_as, app)
+    services.inventories.fault = partial(fault_of, services.registry)
     return Server(
         app,
         bound,

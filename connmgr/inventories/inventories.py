@@ -40,6 +40,9 @@ BUSY_SECONDS = 60.0
 Request = Callable[[str, str, Mapping[str, Any]], dict[str, Any]]
 """Makes a request in the name of an inventory, to a path, with these members, and returns its answer."""
 
+Fault = Callable[[Mapping[str, Any]], str | None]
+"""Returns why no connection can have these data; None if one can."""
+
 
 @dataclass
 class Changes:
@@ -97,6 +100,7 @@ class Inventories:
     def __init__(self, vault: Vault, name: str) -> None:
         self._vault, self.name = vault, name
         self.request: Request = _not_ready
+        self.fault: Fault = lambda _: None
         self._renewing = threading.Lock()
         self._poller = Poller("inventories", self._look, LONGEST_SECONDS, logger)
 
@@ -191,7 +195,14 @@ class Inventories:
         connections = self._vault.connections
         ids = connections.query(where=f"{INVENTORY}={one.name}")
         stored = [row for row in connections.each(ids).values() if isinstance(row, Connection)]
-        return planned(one.name, one.spec, said, stored, now())
+        return planned(one.name, one.spec, self._without_faulty(said), stored, now())
+
+    def _without_faulty(self, said: HostList) -> HostList:
+        """Return the hosts that can be connections; one that cannot must not keep the others from being renewed."""
+        faults = [(host.name, self.fault(host.data)) for host in said.hosts]
+        left_out = [(name, fault) for name, fault in faults if fault is not None]
+        hosts = [host for host, (_, fault) in zip(said.hosts, faults, strict=True) if fault is None]
+        return HostList(hosts, [*said.left_out, *left_out])
 
     def _apply(self, one: StoredInventory, changes: Changes) -> None:
         for at in range(0, max(len(changes.add), len(changes.change)), MAX_CHANGES):

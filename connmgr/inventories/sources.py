@@ -33,6 +33,7 @@ from connmgr.ansible_inventory import (
 )
 from connmgr.contract.inventory import GROUP
 from connmgr.errors import InventoryFailed
+from connmgr.processes import environment_of_programs
 
 MAX_BYTES = 64 << 20
 """Ansible's plugins print some kilobytes for each host."""
@@ -107,12 +108,12 @@ def listed(text: str) -> HostList:
             raise InventoryFailed("The source is YAML, which Ansible reads: give it as `ansible`.")
         else:
             read_ini(inventory, text.splitlines(), "line")
+        if not inventory.hosts:
+            # Otherwise an empty answer of a cloud's API would mark a whole fleet.
+            raise InventoryFailed("The source lists no host at all, so nothing was changed.")
+        return _mapped(inventory)
     except Unreadable as error:
         raise InventoryFailed(f"The source is not an inventory: {error}") from None
-    if not inventory.hosts:
-        # Otherwise an empty answer of a cloud's API would mark a whole fleet.
-        raise InventoryFailed("The source lists no host at all, so nothing was changed.")
-    return _mapped(inventory)
 
 
 def _mapped(inventory: Inventory) -> HostList:
@@ -174,8 +175,7 @@ def _decoded(content: bytes, name: str) -> str:
 
 def _printed(argv: list[str], seconds: float) -> str:
     """Return what a program prints; it and its children are ended where it takes too long or prints too much."""
-    # The daemon's own settings, such as the address of its database, are none of its business.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNMGR_")}
+    environment = environment_of_programs()
     # By default it goes on where a source cannot be read, with fewer hosts or none.
     environment["ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED"] = "true"
     try:

@@ -1351,6 +1351,7 @@ export interface RunGroup {
   stderr: string;
   truncated?: boolean;
   error?: Record<string, any>;
+  locked?: boolean;
 }
 
 export interface RunInfo {
@@ -1359,6 +1360,7 @@ export interface RunInfo {
   state: "pending" | "running" | "waiting" | "paused" | "stopping" | "done" | "failed" | "stopped";
   reason: string | null;
   command: string | any[] | null;
+  locked?: boolean;
   as: string;
   why: string;
   targets: number;
@@ -1486,6 +1488,7 @@ export interface RunTarget {
   error?: Record<string, any>;
   job?: string;
   daemon?: string;
+  locked?: boolean;
 }
 
 export interface RunTargetsRequest {

@@ -13,12 +13,14 @@ from typing import Any, Generic, TypeVar
 from connmgr.contract.category import CategoryRemoveRequest
 from connmgr.contract.connection import (
     ConnectionAddRequest,
+    ConnectionLabelRequest,
     ConnectionLoginRequest,
     ConnectionRemoveRequest,
     ConnectionToggleRequest,
     ConnectionUpdateRequest,
 )
 from connmgr.contract.fs import ExtractRequest, PathRequest, UploadRequest
+from connmgr.contract.inventory import HOST, INVENTORY
 from connmgr.contract.message import Absent, Message
 from connmgr.contract.multiplex import MultiplexForwardRequest, MultiplexRenewRequest
 from connmgr.contract.secret import SudoRequest
@@ -157,6 +159,8 @@ def lends_agent(_visibility: Visibility, grant: Grant, request: ConnectionLoginR
 
 AddOrUpdate = ConnectionAddRequest | ConnectionUpdateRequest
 
+_FOLLOWS = frozenset({INVENTORY, HOST})
+
 _RUNS = ("shell", "commands")
 """Members of a connection's data that name programs to run when it is opened."""
 
@@ -183,6 +187,28 @@ def chooses_data(visibility: Visibility, grant: Grant, request: AddOrUpdate) -> 
         raise ScopeDenied("Data that run a program need the scope shell.any without rules over commands.")
     if not wraps and not visibility.leads_away(data) and not visibility.visible(grant, [LOCAL]):
         raise ScopeDenied("The connection would be on the daemon's machine, which the token does not see.")
+
+
+def chooses_list(
+    visibility: Visibility,
+    _grant: Grant,
+    request: ConnectionAddRequest | ConnectionUpdateRequest | ConnectionLabelRequest,
+) -> None:
+    """Refuse the labels by which a connection follows an inventory.
+
+    The renewal gives the connection the host's address in the owner's name, and with it whatever secret goes over it.
+    """
+    if isinstance(request, ConnectionUpdateRequest) and request.labels is not None:
+        before, after = visibility.stored(request.connection).labels, request.labels
+        touched = {name for name in _FOLLOWS if before.get(name) != after.get(name)}
+    elif isinstance(request, ConnectionLabelRequest):
+        touched = {*request.labels, *request.remove} & _FOLLOWS
+    else:
+        touched = (request.labels or {}).keys() & _FOLLOWS
+    if touched:
+        raise ScopeDenied(
+            f"Only the owner sets or removes the label {min(touched)}: it makes a connection follow a list of hosts."
+        )
 
 
 def chooses_certificates(visibility: Visibility, grant: Grant, request: AddOrUpdate) -> None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from connmgr.processes import environment_of_programs
 from connmgr.shares import of_tokens
 
 logger = logging.getLogger("connmgr.schedules")
@@ -123,6 +124,7 @@ def _to_command(notice: Notice) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        env=environment_of_programs(),
     )
     try:
         _, complaint = process.communicate(json.dumps(notice.body).encode(), COMMAND_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import sqlalchemy as sa
 
@@ -118,11 +118,11 @@ class Batches:
         batch: Batch,
         permits: Permission,
         is_visible: Callable[[str], bool] = lambda _: True,
-        token: str | None = None,
+        token: str | Literal[False] | None = None,
     ) -> Applied:
         """Make all changes of ``batch``, or none; ``permits`` and the errors are those of :class:`Connections`.
 
-        A stored connection for whose id ``is_visible`` returns False counts as equivalent to none; ``token`` asks.
+        A stored connection for whose id ``is_visible`` returns False equals none; ``token`` is as in ``change_row``.
         """
         erases = bool(batch.removals) or any(change.content is not None for change in batch.changes)
         return self._database.write(lambda tx: self._apply(tx, batch, permits, is_visible, token), erases=erases)
@@ -133,7 +133,7 @@ class Batches:
         batch: Batch,
         permits: Permission,
         is_visible: Callable[[str], bool],
-        token: str | None,
+        token: str | Literal[False] | None,
     ) -> Applied:
         paths = list(dict.fromkeys(batch.paths()))
         ids, new_categories = self._categories.ensure_within(tx, paths)
@@ -173,7 +173,7 @@ class _Additions:
         key: VaultKey,
         additions: Sequence[Addition],
         is_visible: Callable[[str], bool],
-        token: str | None,
+        token: str | Literal[False] | None,
     ) -> None:
         self._is_visible, self._token = is_visible, token
         self._tx = tx
@@ -236,7 +236,7 @@ class _Additions:
             content.parent,
             addition.labels,
         )
-        row["cache"] = connection_rows.marked(row["cache"], self._token)
+        row["cache"] = connection_rows.marked(row["cache"], self._token or None)
         row |= connection_rows.placed(row["name"], parent, content.folder)
         row["way"] = dependencies.digest(self._known[target] for target in targets)
         row["mac"] = connection_rows.mac(row, self._key)

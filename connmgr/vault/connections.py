@@ -237,7 +237,7 @@ class Connections:
         references: Iterable[str] | None = None,
         parent: str | Unchanged | None = UNCHANGED,
         permits: Permission = without_access,
-        token: str | None = None,
+        token: str | Literal[False] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> list[str]:
         """Change the given fields of a connection, and the paths of the connections below it; its type stays.
@@ -248,7 +248,7 @@ class Connections:
         of each connection above it whose dependency digest changes, because they are tied to the new one; with the
         passwords for sudo on it and on these; and with the secrets of each connection that it newly runs over, because
         its users can then use them. ``token`` is the id of the token that changes it, None for the owner: connections
-        that a token has set are marked, until the owner gives them data.
+        that a token has set are marked, until the owner gives them data; False leaves the marks as they are.
         :raises SecretLocked: ``permits`` refused.
         :raises UnknownConnection: it, a reference or the parent does not exist.
         :raises UnknownCategory: no such category.

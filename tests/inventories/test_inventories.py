@@ -320,3 +320,80 @@ def test_a_renewal_that_waited_reads_the_list_by_which_the_inventory_was_replace
     monkeypatch.setattr(inventories, "_alone", replaced)
     changes = inventories.renew("fleet", dry_run=True)
     assert [row["name"] for row in changes.add] == ["new1"]
+
+
+def test_no_token_has_a_renewal_lead_a_secret_elsewhere(client: Client, daemon: Daemon, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("web1 ansible_host=10.0.0.1\n")
+    client.inventories.add("fleet", file=str(hosts))
+    [web1] = found(client, "inventory-host=web1")
+    own = client.connection.add("db", {"type": "ssh", "host": "10.9.9.9", "password": "theirs"})
+    token = create(daemon, "connection.read", "connection.write")
+    mine = {"inventory": "fleet", "inventory-host": "theirs"}
+    new = {"type": "ssh", "host": "10.6.6.6", "user": "x"}
+    attempts: list[tuple[str, dict[str, Any]]] = [
+        ("/connection/label", {"connections": [own], "labels": mine}),
+        ("/connection/label", {"connections": [web1], "remove": ["inventory-host"]}),
+        ("/connection/update", {"connection": own, "labels": mine}),
+        ("/connection/update", {"connection": web1, "labels": {}}),
+        ("/connection/add", {"name": "web9", "data": new, "labels": mine}),
+        ("/connection/apply", {"add": [{"name": "web9", "data": new, "labels": mine}]}),
+        ("/connection/apply", {"change": [{"connection": own, "labels": mine}]}),
+    ]
+    for path, members in attempts:
+        assert token.send(path, **members).code == "scope_denied", (path, members)
+    # Other labels are the token's to set, also on what follows the list.
+    kept = {**labels(client, "inventory-host=web1")["web1"], "tier": "front"}
+    assert token.send("/connection/update", connection=web1, labels=kept).status == 200
+    assert token.send("/connection/label", connections=[own], labels={"tier": "back"}).status == 200
+    hosts.write_text("web1 ansible_host=10.0.0.1\ntheirs ansible_host=10.6.6.6\n")
+    assert client.inventories.renew("fleet").added == ["theirs"]
+    [stored] = client.connection.info([own])
+    assert stored.raw_data["host"] == "10.9.9.9"
+    client.connection.remove([own])
+
+
+def test_a_renewal_does_not_vouch_for_what_a_token_has_set(client: Client, daemon: Daemon, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("web1 ansible_host=10.0.0.1\n")
+    client.inventories.add("fleet", file=str(hosts))
+    [web1] = found(client, "inventory-host=web1")
+    token = create(daemon, "connection.read", "connection.write")
+    data = {"type": "ssh", "host": "10.0.0.1", "connectTimeout": 7}
+    assert token.send("/connection/update", connection=web1, data=data).status == 200
+    hosts.write_text("web1 ansible_host=10.0.0.2\n")
+    assert client.inventories.renew("fleet").changed == ["web1"]
+    [followed] = client.connection.info([web1])
+    assert (followed.raw_data["host"], followed.raw_data["connectTimeout"]) == ("10.0.0.2", 7)
+    assert "setByToken" in followed.cache, followed.cache
+    # The owner who gives it data has looked at all of them.
+    client.connection.update(web1, data={**followed.raw_data, "port": 2222})
+    assert "setByToken" not in client.connection.info([web1])[0].cache
+
+
+def test_a_host_that_no_connection_can_have_leaves_the_others(client: Client, tmp_path: Path) -> None:
+    bad: dict[str, dict[str, Any]] = {
+        "star*": {},
+        "brackets": {"ansible_host": "[::1]"},
+        "nul": {"ansible_ssh_private_key_file": "/tmp/\0"},
+        "surrogate": {"ansible_ssh_private_key_file": "/tmp/\ud800"},
+    }
+    hosts = tmp_path / "hosts.json"
+    every = {**bad, "good": {"ansible_host": "10.0.0.1"}}
+    hosts.write_text(json.dumps({"all": {"hosts": list(every)}, "_meta": {"hostvars": every}}))
+    changes = client.inventories.add("fleet", file=str(hosts))
+    assert (changes.added, [one.host for one in changes.left_out]) == (["good"], list(bad))
+    assert "NUL" in changes.left_out[2].reason
+
+
+def test_groups_are_few_and_not_deep(client: Client, tmp_path: Path) -> None:
+    """Otherwise a list of some kilobytes would keep the daemon busy for minutes."""
+    chain = {f"g{n}": {"children": [f"g{n + 1}"]} for n in range(3000)}
+    for groups, why in (
+        ({**chain, "g3000": {"hosts": ["deep"]}}, "within more than 64 others"),
+        ({f"g{n}": {"hosts": ["wide"]} for n in range(5001)}, "5,001 groups"),
+    ):
+        hosts = tmp_path / "hosts.json"
+        hosts.write_text(json.dumps(groups))
+        with pytest.raises(ClientError, match=why):
+            client.inventories.add("fleet", file=str(hosts))

@@ -95,5 +95,27 @@ def test_a_running_command_is_shown_to_those_who_can_open_its_connection(
     assert other.get("running") is None
 
 
+def test_a_run_is_shown_to_those_who_can_open_its_connections(daemon: Daemon, alice: Client) -> None:
+    data = {"type": "shellEnvironment", "elevated": True, "host": {"storeId": LOCAL}, "password": "hers too"}
+    hers = add(alice, "hers", **data)
+    run = alice.post("/run/start", connections=[hers, LOCAL], command=f"echo {SECRET}")["run"]
+    assert alice.post("/run/wait", run=run, wait=20)["state"] == "done"
+    mine = {one["connection"]: one for one in alice.post("/run/targets", run=run)["targets"]}
+    assert (mine[hers]["stdout"], "locked" in mine[hers]) == (SECRET, False)
+    for seen in (daemon.client.post("/run/info", run=run), of(daemon.client.post("/run/query")["runs"], "run", run)):
+        assert (seen["command"], seen["locked"]) == (None, True)
+    theirs = {one["connection"]: one for one in daemon.client.post("/run/targets", run=run)["targets"]}
+    assert (theirs[hers].get("stdout"), theirs[hers]["locked"]) == (None, True)
+    assert (theirs[LOCAL]["stdout"], "locked" in theirs[LOCAL]) == (SECRET, False)
+    groups = daemon.client.post("/run/output", run=run)["groups"]
+    assert [(one["connections"], one["stdout"]) for one in groups if "locked" in one] == [([hers], "")]
+    [one] = daemon.client.post("/run/output", run=run, connection=hers)["groups"]
+    assert (one["stdout"], one["locked"]) == ("", True)
+    # Whoever may not open it may remove it, which must not show what ran there.
+    daemon.client.post("/connection/remove", connections=[hers])
+    [one] = daemon.client.post("/run/output", run=run, connection=hers)["groups"]
+    assert (one["stdout"], one["locked"]) == ("", True)
+
+
 def of(entries: list[Any], member: str, id: str) -> Any:
     return next(one for one in entries if one[member] == id)

@@ -359,7 +359,10 @@ def import_ansible_inventory(
 
 def _entries(file: Path, passwords: VaultPasswords) -> Iterator[Entry]:
     inventory = read(file, passwords)
-    lineage = Lineage(inventory)
+    try:
+        lineage = Lineage(inventory)
+    except Unreadable as error:
+        raise Failure(f"{file}: {error}") from None
     for name, own in inventory.hosts.items():
         variables = {**lineage.variables(name), **own}
         groups = lineage.of(name)
