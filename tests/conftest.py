@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pkgutil
+import shutil
 import signal
 import tempfile
 from collections import Counter, defaultdict
@@ -46,6 +47,7 @@ from tests.ports import reserved_port  # noqa: E402
 StartDaemon = Callable[..., Daemon]
 Recorded = Callable[[], list[dict[str, Any]]]
 ROOT = Path(__file__).parent.parent
+VAULT_KEY = b"k" * 32
 
 lower_cost()
 
@@ -152,13 +154,25 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="session")
+def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new vault in SQLite with the key :data:`VAULT_KEY`, to be copied: making one runs all migrations."""
+    from connmgr.secrets.vault_key import VaultKey
+    from connmgr.vault import Vault, open_database
+
+    path = tmp_path_factory.mktemp("new") / "vault.db"
+    Vault(open_database(f"sqlite:///{path}"), VaultKey(VAULT_KEY)).close()
+    return path
+
+
 @pytest.fixture
-def vault(tmp_path: Path) -> Iterator[Vault]:
+def vault(new_file: Path, tmp_path: Path) -> Iterator[Vault]:
     """An empty vault in a database of SQLite."""
     from connmgr.secrets.vault_key import VaultKey
     from connmgr.vault import Vault, open_database
 
-    opened = Vault(open_database(f"sqlite:///{tmp_path}/vault.db"), VaultKey(b"k" * 32))
+    shutil.copy(new_file, tmp_path / "vault.db")
+    opened = Vault(open_database(f"sqlite:///{tmp_path}/vault.db"), VaultKey(VAULT_KEY))
     yield opened
     opened.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.vault.conftest import new_file as new_file
 from tests.vault.conftest import open_vault as open_vault
 from tests.vault.conftest import postgres as postgres
 from tests.vault.conftest import renewed as renewed

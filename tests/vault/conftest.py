@@ -59,14 +59,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new vault in SQLite, to be copied: making one runs all migrations."""
-    path = tmp_path_factory.mktemp("new") / "vault.db"
-    Vault(open_database(f"sqlite:///{path}"), KEY).close()
-    return path
-
-
-@pytest.fixture(scope="session")
 def renewed(postgres: Postgres) -> Renewed:
     """A new vault in PostgreSQL for each test."""
     return Renewed(postgres)

@@ -6,9 +6,10 @@ import psycopg
 
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import Vault, open_database
+from tests.conftest import VAULT_KEY
 from tests.vault.postgres import Postgres
 
-KEY = VaultKey(b"k" * 32)
+KEY = VaultKey(VAULT_KEY)
 
 _LOOP = """
 DO $$ DECLARE t name; BEGIN
