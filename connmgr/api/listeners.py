@@ -353,8 +353,13 @@ class Listeners:
         self._is_due = False
         waiting = [(listener, listener.position) for listener in self._open if not listener.is_full]
         if waiting:
+            try:
+                self._loop.work(partial(self._filter_all, waiting))
+            except RuntimeError:
+                # The system has no thread left now.
+                self._loop.after(TICK_SECONDS, self.wake)
+                raise
             self._filters = True
-            self._loop.work(partial(self._filter_all, waiting))
 
     def _tell(self, told: _Told) -> None:
         """Tell the owner's client at once, and a token's when those of the token before it have been told."""
@@ -402,13 +407,13 @@ class Listeners:
         for listener in list(self._open):
             listener.tick(now)
         self._ticks = bool(self._open)
+        if self._ticks:
+            self._loop.after(TICK_SECONDS, self._tick)
         if not self._looks:
-            self._looks = True
             asking = list({listener.asking.id: listener.asking for listener in self._open}.values())
             kinds = frozenset(kind for listener in self._open for kind in listener.kinds)
             self._loop.work(partial(self._look_once, kinds, asking))
-        if self._ticks:
-            self._loop.after(TICK_SECONDS, self._tick)
+            self._looks = True
 
     # In a thread that may block, one at a time.
 

@@ -49,7 +49,10 @@ class Workers:
         return self._threads
 
     def submit(self, task: Task) -> bool:
-        """Have a thread run ``task``; return False, and do nothing, after :meth:`close`."""
+        """Have a thread run ``task``; return False, and do nothing, after :meth:`close`.
+
+        :raises RuntimeError: none of the threads runs, and the system has no thread left.
+        """
         with self._lock:
             if self._closed:
                 return False
@@ -61,7 +64,18 @@ class Workers:
                 self._waiting.append(task)
                 return True
             self._threads += 1
-        threading.Thread(target=self._run, args=(task,), name=f"{self._name}_{next(self._numbers)}").start()
+        try:
+            threading.Thread(target=self._run, args=(task,), name=f"{self._name}_{next(self._numbers)}").start()
+        except RuntimeError:
+            # The system has no thread left: one that runs does it later.
+            with self._lock:
+                self._threads -= 1
+                if not self._threads:
+                    raise
+                if self._idle:
+                    self._idle.pop().put(task)
+                else:
+                    self._waiting.append(task)
         return True
 
     def close(self) -> None:
@@ -81,26 +95,31 @@ class Workers:
             # A closure may hold much, and must not be kept for as long as this thread is idle.
             del task
             task = self._next(inbox)
-        with self._lock:
-            self._threads -= 1
 
     def _next(self, inbox: _Inbox) -> Task | None:
         """Return the next task for the thread with this ``inbox``, or None for its end."""
         with self._lock:
             if self._closed:
+                self._threads -= 1
                 return None
             if self._waiting:
                 return self._waiting.popleft()
             self._idle.append(inbox)
         try:
-            return inbox.get(timeout=self._idle_seconds)
+            task = inbox.get(timeout=self._idle_seconds)
         except Empty:
             with self._lock:
                 if inbox in self._idle:
                     self._idle.remove(inbox)
+                    # Under the same lock: a task that came in between would wait for a thread that ends.
+                    self._threads -= 1
                     return None
             # It was given one at the last moment.
-            return inbox.get()
+            task = inbox.get()
+        if task is None:
+            with self._lock:
+                self._threads -= 1
+        return task
 
 
 WORKERS = 1024

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from connmgr.api import listeners
 from connmgr.api.auth import Caller
-from connmgr.api.listeners import LinesClient, Listeners
+from connmgr.api.listeners import LinesClient, Listener, Listeners
 from connmgr.events import Events, Happening
 from connmgr.pipes.streams import Streams
 from connmgr.secrets.principals import Access
@@ -257,6 +257,24 @@ def test_the_ring_tells_all_after_a_number_or_nothing() -> None:
     assert kinds(began + 4) == []
 
 
+def test_events_are_heard_though_the_system_had_no_thread_left(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[object] = []
+
+    def refuse(task: object) -> None:
+        refused.append(task)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(listeners, "TICK_SECONDS", 0.01)
+    reader = stage.listen()
+    begun = reader.line()["number"]
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(stage.streams.loop, "work", refuse)
+        stage.tell(1)
+        eventually(lambda: len(refused) > 2, "nothing is tried again")
+    assert reader.line()["number"] == begun + 1
+    reader.close()
+
+
 def test_a_failed_filter_ends_the_stream_with_a_line(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("made up")
@@ -297,6 +315,16 @@ def test_many_clients_of_a_token_are_told_in_turns_between_which_it_rests(
 
     monkeypatch.setattr(Rests, "after", after)
     monkeypatch.setattr(listeners, "seen_by", lambda _asking, _authorisation, one: one)
+    filter_all = stage.listeners._filter_all
+
+    def filter_while_the_loop_waits(waiting: Sequence[tuple[Listener, int]]) -> None:
+        # Otherwise a quick loop tells each client before the next one is in line, and there is nothing to rest from.
+        filtered = threading.Event()
+        stage.streams.loop.call(lambda: filtered.wait(DEADLINE_SECONDS))
+        filter_all(waiting)
+        filtered.set()
+
+    monkeypatch.setattr(stage.listeners, "_filter_all", filter_while_the_loop_waits)
     readers = [stage.listen(caller=HolderCaller("token", Access(), 0.0)) for _ in range(3 * listeners.TOLD_AT_ONCE)]
     owner = stage.listen()
     begun = [reader.line()["number"] for reader in (*readers, owner)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from connmgr.streams.loop import Workers
 from tests.deadlines import DEADLINE_SECONDS, eventually_equal
 
@@ -57,3 +59,24 @@ def test_threads_are_used_again() -> None:
     workers.close()
     eventually_equal(lambda: workers.threads, 0, "idle threads do not end with their workers")
     assert len(names) <= 5
+
+
+def test_where_the_system_has_no_thread_left_a_task_waits_for_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers, may_end, ran = Workers(5, "test"), threading.Event(), threading.Event()
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            workers.submit(ran.set)
+    assert workers.submit(lambda: may_end.wait(DEADLINE_SECONDS))
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", refuse)
+        assert workers.submit(ran.set)
+    assert not ran.is_set()
+    assert workers.threads == 1
+    may_end.set()
+    assert ran.wait(DEADLINE_SECONDS), "the task is lost"
+    workers.close()
+    eventually_equal(lambda: workers.threads, 0, "a closed one has threads")
