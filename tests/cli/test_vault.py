@@ -246,9 +246,12 @@ def test_a_command_at_a_terminal_asks_for_the_passphrase(
     terminal.expect("Passphrase of alice: ")
     terminal.sendline(PASSPHRASE)
     if words[0] == "shell":
+        # What is typed before the prompt is lost: the question drops it when the terminal shows what is typed again.
+        terminal.expect("[#$]")
         # With a mark that the echo of what is typed does not have.
         terminal.sendline("echo i''n; exit 0")
-    terminal.expect(r"\bin\r\n")
+    # Before it there may be the sequence that wipes the line of a command that takes long, and which ends in a letter.
+    terminal.expect(r"(?<![a-z ])in\r\n")
     code, shown = finish(terminal)
     assert code == 0, shown
     assert PASSPHRASE not in shown
