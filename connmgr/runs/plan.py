@@ -72,14 +72,14 @@ def batches_of(waves: Sequence[int], connections: Sequence[str], home: Home, *, 
     """Return the batches of a run; the targets of one have the same wave and the same home."""
     most = batch_size(len(connections), shared=shared)
     rest = iter(connections)
-    found = []
+    batches = []
     for wave, size in enumerate(waves):
         homes = {id: home(id) for id in islice(rest, size)}
         for (where, bound), ids in groupby(sorted(homes, key=homes.__getitem__), key=homes.__getitem__):
-            found += [NewBatch(wave, some, where, bound) for some in _in_lists(ids, most)]
-    return found
+            batches += [NewBatch(wave, part, where, bound) for part in _in_lists(ids, most)]
+    return batches
 
 
 def _in_lists(ids: Iterator[str], most: int) -> Iterator[list[str]]:
-    while some := list(islice(ids, most)):
-        yield some
+    while part := list(islice(ids, most)):
+        yield part

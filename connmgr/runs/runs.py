@@ -194,13 +194,13 @@ class Runs:
     ) -> None:
         self._publish = publish
         self._leads_to_host = leads_to_host
-        self._known_ways: dict[str, tuple[tuple[object, ...], bool]] = {}
+        self._leading_away: dict[str, tuple[tuple[object, ...], bool]] = {}
         """What was found out about connections: from which of their data, and whether they lead to a host."""
 
         self._states: dict[str, str] = {}
         """The states of the runs under way that were published last."""
 
-        self._known_since: dict[str, float] = {}
+        self._first_seen: dict[str, float] = {}
         """When this daemon first saw each of these."""
 
         self._rests_at = 0.0
@@ -281,14 +281,14 @@ class Runs:
 
     def _leads_away(self, connection: Connection) -> bool:
         """Whether a connection leads to a host, and not to the machine of whichever daemon opens it."""
-        # Asking takes half a millisecond, for it reads ssh_config; the answer is that of before while the row is.
+        # Asking reads ssh_config, which takes half a millisecond: an answer is kept until the connection's row changes.
         data = connection.type, connection.data, connection.dependency_digest
-        known = self._known_ways.get(connection.id)
-        if known is None or known[0] != data:
-            if len(self._known_ways) >= MAX_TARGETS:
-                self._known_ways.clear()
-            known = self._known_ways[connection.id] = data, self._leads_to_host(connection)
-        return known[1]
+        cached = self._leading_away.get(connection.id)
+        if cached is None or cached[0] != data:
+            if len(self._leading_away) >= MAX_TARGETS:
+                self._leading_away.clear()
+            cached = self._leading_away[connection.id] = data, self._leads_to_host(connection)
+        return cached[1]
 
     def pause(self, id: str) -> None:
         """Let a run begin no more targets."""
@@ -408,9 +408,9 @@ class Runs:
                 if under_way.get(id, (STOPPED, False))[0] != RUNNING:
                     driver.look()
         self._publish_states({id: state for id, (state, _) in under_way.items()})
-        known = self._known_since = {id: self._known_since.get(id, time.monotonic()) for id in under_way}
+        first_seen = self._first_seen = {id: self._first_seen.get(id, time.monotonic()) for id in under_way}
         for id, is_near in self._vault.runs.runs_to_do(self._membership.boot, self.name):
-            since = known.setdefault(id, time.monotonic())
+            since = first_seen.setdefault(id, time.monotonic())
             if not is_near and time.monotonic() < since + HELP_SECONDS:
                 continue
             self._membership.join()
@@ -420,8 +420,8 @@ class Runs:
             with self._submitting:
                 access = self._access.get(id)
             with self._lock:
-                held = [driver.holder for driver in self._drivers.values()]
-                if refused(MAX_DRIVERS, holder, held) is not None or self._poller.closing.is_set():
+                holders = [driver.holder for driver in self._drivers.values()]
+                if refused(MAX_DRIVERS, holder, holders) is not None or self._poller.closing.is_set():
                     continue
                 driver = RunDriver(self, id, holder, self._membership, access, since + HELP_SECONDS)
                 self._drivers[id] = driver
@@ -539,8 +539,8 @@ class RunDriver:
             return
         reason = "It could not go on; the daemon's log says more." if error is None else error.message
         lost = [
-            TargetOutcome(n=one.n, epoch=one.epoch, state=UNKNOWN, error={"code": "internal", "message": reason})
-            for one in self._begun.values()
+            TargetOutcome(n=target.n, epoch=target.epoch, state=UNKNOWN, error={"code": "internal", "message": reason})
+            for target in self._begun.values()
         ]
         try:
             self._vault.runs.stop(self.id, reason, kill=True, ends=FAILED)
@@ -563,9 +563,9 @@ class RunDriver:
                 if step is None:
                     return
                 if self._closes_at is None:
-                    work.settle([one.job for one in outcomes if one.job is not None])
+                    work.settle([outcome.job for outcome in outcomes if outcome.job is not None])
                 outcomes = []
-                work.feed([self._started(one) for one in step.begun])
+                work.feed([self._start_of(target) for target in step.begun])
                 if self._closes_at is not None and run.spec["as"] == JOB:
                     # The jobs run on, and whoever continues the run finds them.
                     return
@@ -590,13 +590,13 @@ class RunDriver:
         What had begun before that is stored even so: if others have taken over, the epoch says so, and nothing changes.
         """
         while True:
-            held = self._membership.is_held(self._boot)
-            if not held and not self._lapsed:
+            has_lease = self._membership.is_held(self._boot)
+            if not has_lease and not self._lapsed:
                 self._lapsed = True
                 logger.warning("The run %s goes on elsewhere: this daemon was silent for too long.", self.id)
             if self._lapsed and not self._begun:
                 return None
-            if self._closes_at is not None or not held or self._killed:
+            if self._closes_at is not None or not has_lease or self._killed:
                 room = 0
             try:
                 helps = time.monotonic() >= self._helps_from
@@ -609,20 +609,20 @@ class RunDriver:
                 logger.warning("The run %s waits for the vault: %s", self.id, error.message)
                 self._runs._poller.closing.wait(RETRY_SECONDS)
                 continue
-            for one in outcomes:
+            for outcome in outcomes:
                 # Not before: those of a run that is given up are unknown.
-                del self._begun[self._selection[one.n]]
+                del self._begun[self._selection[outcome.n]]
             if outcomes:
-                self._runs.ended_targets.update(one.state for one in outcomes)
-                named = [(self._selection[one.n], one) for one in outcomes]
+                self._runs.ended_targets.update(outcome.state for outcome in outcomes)
+                named = [(self._selection[outcome.n], outcome) for outcome in outcomes]
                 self._runs._record(self._run_row, self._author, named)
             if step.state in ENDED:
                 self._runs._tell_waiting(self.id)
-            self._begun |= {self._selection[one.n]: one for one in step.begun}
+            self._begun |= {self._selection[target.n]: target for target in step.begun}
             return step
 
-    def _started(self, one: BegunTarget) -> TargetStart:
-        return TargetStart(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}")
+    def _start_of(self, target: BegunTarget) -> TargetStart:
+        return TargetStart(self._selection[target.n], f"run:{self.id}:{target.n}:{target.tries}")
 
     def _gathered(self, work: TargetWork, step: RunStep) -> list[TargetOutcome]:
         """Return the outcomes of the next targets that end, as soon as there are some."""
@@ -641,7 +641,7 @@ class RunDriver:
             left = len(self._begun) - len(ended)
             if left:
                 ended += work.take(GATHER_SECONDS if step.is_full else LAST_SECONDS, left)
-        return [self._outcome(self._begun[one.connection], one) for one in ended]
+        return [self._outcome(self._begun[target.connection], target) for target in ended]
 
     def _outcome(self, begun: BegunTarget, ended: TargetEnd) -> TargetOutcome:
         spec, state, result = self._run_row.spec, ended.state, ended.result
@@ -736,7 +736,7 @@ class RunDriver:
 
 def command_of(request: RunStartRequest, author: Author) -> Command:
     """Return the command of a run."""
-    tokens = () if author.grant is None else tuple(one.id for one in author.grant.lineage)
+    tokens = () if author.grant is None else tuple(grant.id for grant in author.grant.lineage)
     requester = Requester(author.name, tokens, None if author.grant is None else author.grant.name)
     return Command(
         (request.command or "").encode(),

@@ -95,15 +95,15 @@ class TargetEnd(NamedTuple):
                 return STOPPED
             return FAILED if isinstance(self.result, REFUSED) else UNREACHABLE
         # It has run, and what became of it is known; or the link was lost meanwhile.
-        known = (errors.CommandTimeout, errors.CommandCancelled, errors.RequestError)
-        return FAILED if isinstance(self.result, known) else UNKNOWN
+        definite = (errors.CommandTimeout, errors.CommandCancelled, errors.RequestError)
+        return FAILED if isinstance(self.result, definite) else UNKNOWN
 
 
 class TargetWork(Protocol):
     """Works on the targets that are fed, while it is open."""
 
     def open(self) -> AbstractContextManager[None]:
-        """TargetWork until the context ends; then kill what still runs."""
+        """Work until the context ends; then kill the commands that still run."""
 
     def feed(self, targets: Collection[TargetStart]) -> None:
         """Begin on ``targets``."""
@@ -140,11 +140,11 @@ class ShellWork:
         ids = [target.connection for target in targets]
         # In one transaction, because each costs an fsync; the use of each shell would make its own.
         self._vault.connections.touch(*ids)
-        # Those run while the shells of the others are looked up.
-        for some in filter(None, (ids[:FED_FIRST], ids[FED_FIRST:])):
-            ready = [] if self._order.fresh else self._ready(some)
+        # The first commands run while the shells of the other connections are looked up.
+        for batch in filter(None, (ids[:FED_FIRST], ids[FED_FIRST:])):
+            ready = [] if self._order.fresh else self._ready(batch)
             running = set(ready)
-            self._broadcast.feed(ready, [id for id in some if id not in running])
+            self._broadcast.feed(ready, [id for id in batch if id not in running])
 
     def _ready(self, ids: Collection[str]) -> list[str]:
         """Return the connections whose shells run, and can be used at once."""
@@ -152,12 +152,15 @@ class ShellWork:
             rows = [row for row in self._vault.connections.each(ids).values() if isinstance(row, Connection)]
             return [row.id for row in self._shells.admitted(rows, self._access, self._order.session)]
         except errors.VaultUnavailable:
-            # They have begun in the vault, and so each must have an outcome: its own thread finds out.
+            # The targets have begun in the vault, so each must have an outcome: the thread of each finds out.
             return []
 
     def take(self, seconds: float, least: int = 1) -> list[TargetEnd]:
         ended = self._broadcast.take(seconds, least)
-        return [TargetEnd(one.connection, one.seconds, one.result, self._was_sent(one.connection)) for one in ended]
+        return [
+            TargetEnd(outcome.connection, outcome.seconds, outcome.result, self._was_sent(outcome.connection))
+            for outcome in ended
+        ]
 
     def settle(self, jobs: Collection[str]) -> None:
         """Do nothing: there are no jobs."""
@@ -266,16 +269,16 @@ class FactsWork(PooledWork):
         try:
             self._cancellation.require()
             self._order.admits(target.connection)
-            found = self._facts.one(
+            gathered = self._facts.one(
                 target.connection, self._parts, self._access, self._order.timeout, self._cancellation
             )
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and it is the target's outcome
             return error, False, None
-        if isinstance(found.error, errors.FactsFailed):
-            return Result(1, b"", found.error.message.encode(), False), True, None
-        if found.error is not None:
-            return found.error, False, None
-        return Result(0, f"{found.facts} facts".encode(), b"", False), True, None
+        if isinstance(gathered.error, errors.FactsFailed):
+            return Result(1, b"", gathered.error.message.encode(), False), True, None
+        if gathered.error is not None:
+            return gathered.error, False, None
+        return Result(0, f"{gathered.facts} facts".encode(), b"", False), True, None
 
 
 class JobWork(PooledWork):

@@ -66,7 +66,7 @@ RETRY_SECONDS = 2.0
 TOKENS_SECONDS = 0.5
 """Time for the schedules of tokens, after which the owner's are looked at again."""
 
-TRANSIENT = frozenset(one.code for one in (Busy, RunLimit, Stopping, VaultUnavailable)) | {"audit_unavailable"}
+TRANSIENT = frozenset(error.code for error in (Busy, RunLimit, Stopping, VaultUnavailable)) | {"audit_unavailable"}
 ENDS_AUTHOR = frozenset({"token_revoked", "token_expired"})
 """The errors after which the author has no rights any more."""
 
@@ -85,23 +85,23 @@ class _Plan(NamedTuple):
     missed: bool = False
 
 
-def timing_of(one: StoredSchedule) -> Timing:
+def timing_of(schedule: StoredSchedule) -> Timing:
     """Return when a schedule fires."""
-    spec = one.spec
+    spec = schedule.spec
     return Timing(spec["cron"], spec["every"], spec["timezone"], time_from_json(spec["anchor"]))
 
 
-def turn_after(one: StoredSchedule, moment: datetime) -> Turn:
+def turn_after(schedule: StoredSchedule, moment: datetime) -> Turn:
     """Return the next time of a schedule after ``moment``; none if it has ended."""
     try:
-        due = timing_of(one).after(moment)
+        due = timing_of(schedule).after(moment)
     except InvalidRequest:
         return Turn(None, None)
-    until = one.spec["until"]
+    until = schedule.spec["until"]
     if until is not None and due > time_from_json(until):
         return Turn(None, None)
     # Spread over machines, not guessed by an attacker.
-    return Turn(due, due + timedelta(seconds=random.uniform(0, one.spec["jitter"])))  # noqa: S311
+    return Turn(due, due + timedelta(seconds=random.uniform(0, schedule.spec["jitter"])))  # noqa: S311
 
 
 class Schedules:
@@ -136,16 +136,16 @@ class Schedules:
         """Fire nothing more."""
         self._poller.close(timeout)
 
-    def trigger(self, one: StoredSchedule) -> str:
+    def trigger(self, schedule: StoredSchedule) -> str:
         """Start a schedule's run now, beside its times, and return the run."""
-        run = self.start(one, _request(one), None)
-        self._vault.schedules.started(one.id, run)
-        self._tell(one, "fired", run=run)
+        run = self.start(schedule, _request(schedule), None)
+        self._vault.schedules.note_run(schedule.id, run)
+        self._tell(schedule, "fired", run=run)
         return run
 
-    def changed(self, one: StoredSchedule, change: str) -> None:
+    def changed(self, schedule: StoredSchedule, change: str) -> None:
         """Tell of a change that a request has made, and look whether its time has come."""
-        self._tell(one, change)
+        self._tell(schedule, change)
         self.poke()
 
     def look(self) -> float | None:
@@ -154,7 +154,7 @@ class Schedules:
         earliest, untold = self._vault.schedules.glance()
         if untold:
             for id in self._vault.runs.take_ended():
-                self._ended(id)
+                self._tell_end(id)
         if earliest is None:
             return SHARED_SECONDS if shared else None
         at = self.clock()
@@ -170,105 +170,107 @@ class Schedules:
     def _fire(self, at: datetime) -> bool:
         """Deal with all times that have come; return False if some have to be tried again."""
         until, done = time.monotonic() + TOKENS_SECONDS, True
-        for one in _in_turns(self._vault.schedules.due(at)):
-            if self._poller.closing.is_set() or (one.token is not None and time.monotonic() > until):
+        for schedule in _in_turns(self._vault.schedules.due(at)):
+            if self._poller.closing.is_set() or (schedule.token is not None and time.monotonic() > until):
                 # By now others may be due, which go first.
                 break
             try:
-                done &= self._turn(one)
+                done &= self._deal_with(schedule)
             except VaultUnavailable:
                 raise
             except ConnmgrError as error:
-                logger.warning("The schedule %s could not fire: %s", one.name, error.message)
+                logger.warning("The schedule %s could not fire: %s", schedule.name, error.message)
                 done = False
         return done
 
-    def _turn(self, one: StoredSchedule) -> bool:
+    def _deal_with(self, schedule: StoredSchedule) -> bool:
         """Deal with a time that has come; return False if it has to be tried again."""
         at, stored = self.clock(), self._vault.schedules
-        plan = self._planned(one, at)
+        plan = self._plan_for(schedule, at)
         if plan.waits:
             # A poke comes with the end of the run if this daemon works on it, else a later look finds it.
-            if not one.waits:
-                stored.wait(one)
+            if not schedule.waits:
+                stored.wait(schedule)
             return False
         if plan.missed:
-            self._tell(one, MISSED, at=one.due)
+            self._tell(schedule, MISSED, at=schedule.due)
         if not plan.fires:
-            if stored.leave_out(one, plan.following, skipped=0 if plan.missed else 1) and not plan.missed:
-                self._tell(one, SKIPPED, run=one.last_run, at=one.due)
+            if stored.leave_out(schedule, plan.following, skipped=0 if plan.missed else 1) and not plan.missed:
+                self._tell(schedule, SKIPPED, run=schedule.last_run, at=schedule.due)
             return True
         try:
-            key = f"schedule:{one.id}:{time_to_json(one.due or at)}"
-            run = self.start(one, {**_request(one), "key": key}, partial(stored.fire, one, plan.following))
+            key = f"schedule:{schedule.id}:{time_to_json(schedule.due or at)}"
+            run = self.start(
+                schedule, {**_request(schedule), "key": key}, partial(stored.fire, schedule, plan.following)
+            )
         except ConnmgrError as error:
             # Another daemon was faster, or the schedule was changed meanwhile.
-            return error.code == AlreadyFired.code or self._refused(one, plan.following, error)
-        self._tell(one, "fired", run=run, at=one.due)
+            return error.code == AlreadyFired.code or self._note_refusal(schedule, plan.following, error)
+        self._tell(schedule, "fired", run=run, at=schedule.due)
         return True
 
-    def _planned(self, one: StoredSchedule, at: datetime) -> _Plan:
-        spec, due, next_at = one.spec, one.due or at, one.next_at or at
-        is_missed = not one.waits and (at - next_at).total_seconds() >= MISSED_SECONDS
+    def _plan_for(self, schedule: StoredSchedule, at: datetime) -> _Plan:
+        spec, due, next_at = schedule.spec, schedule.due or at, schedule.next_at or at
+        is_missed = not schedule.waits and (at - next_at).total_seconds() >= MISSED_SECONDS
         if (restored := self._vault.schedules.restored()) is not None and due <= restored:
             # It may have fired after the backup was made.
-            return _Plan(False, turn_after(one, at), missed=True)
-        busy = self._is_busy(one)
+            return _Plan(False, turn_after(schedule, at), missed=True)
+        busy = self._is_busy(schedule)
         if spec["catchUp"] == EVERY_ONE:
             # No time is dropped: each waits for the run before.
-            late = busy and (is_missed or one.waits or spec["overlap"] == QUEUE)
+            late = busy and (is_missed or schedule.waits or spec["overlap"] == QUEUE)
             if late:
                 return _Plan(False, Turn(due, next_at), waits=True)
-            return _Plan(not busy, turn_after(one, due))
+            return _Plan(not busy, turn_after(schedule, due))
         if is_missed:
             fires = spec["catchUp"] == LATEST and not busy
-            return _Plan(fires, turn_after(one, at), missed=spec["catchUp"] == NONE or not fires)
+            return _Plan(fires, turn_after(schedule, at), missed=spec["catchUp"] == NONE or not fires)
         if busy and spec["overlap"] == QUEUE:
             return _Plan(False, Turn(due, next_at), waits=True)
         # After a wait, the times that have passed meanwhile are left out: one waits at most.
-        return _Plan(not busy, turn_after(one, max(due, at) if one.waits else due))
+        return _Plan(not busy, turn_after(schedule, max(due, at) if schedule.waits else due))
 
-    def _is_busy(self, one: StoredSchedule) -> bool:
-        if one.last_run is None:
+    def _is_busy(self, schedule: StoredSchedule) -> bool:
+        if schedule.last_run is None:
             return False
         try:
-            return self._vault.runs.get(one.last_run).state in UNDER_WAY
+            return self._vault.runs.get(schedule.last_run).state in UNDER_WAY
         except UnknownRun:
             return False
 
-    def _refused(self, one: StoredSchedule, following: Turn, error: ConnmgrError) -> bool:
+    def _note_refusal(self, schedule: StoredSchedule, following: Turn, error: ConnmgrError) -> bool:
         """Note that a time has started no run; return False if it has to be tried again."""
         if error.code in TRANSIENT:
-            logger.warning("The schedule %s waits: %s", one.name, error.message)
+            logger.warning("The schedule %s waits: %s", schedule.name, error.message)
             return False
         if error.code in ENDS_AUTHOR:
             reason = f"Its token has no rights any more: {error.message}"
-            if self._vault.schedules.pause(one, reason):
-                self._tell(one, "paused", error=error)
-                self._notify(one, REFUSED, error=error)
+            if self._vault.schedules.pause(schedule, reason):
+                self._tell(schedule, "paused", error=error)
+                self._notify(schedule, REFUSED, error=error)
             return True
-        if self._vault.schedules.leave_out(one, following, error=error.message):
-            self._tell(one, REFUSED, error=error, at=one.due)
+        if self._vault.schedules.leave_out(schedule, following, error=error.message):
+            self._tell(schedule, REFUSED, error=error, at=schedule.due)
         return True
 
-    def _ended(self, id: str) -> None:
+    def _tell_end(self, id: str) -> None:
         """Tell of the end of a run."""
         try:
             run = self._vault.runs.get(id)
             counts = self._vault.runs.counts(id)
         except UnknownRun:
             return
-        one = self._vault.schedules.of_run(id)
-        shown = _shown(run, counts, one)
-        if one is None:
+        schedule = self._vault.schedules.of_run(id)
+        shown = _shown(run, counts, schedule)
+        if schedule is None:
             self._notices.tell(Notice(shown, shown, of_token=run.token is not None))
         else:
-            self._notify(one, DONE if run.state == DONE else FAILED, run=shown)
+            self._notify(schedule, DONE if run.state == DONE else FAILED, run=shown)
             self.poke()
 
     def _tell(
         self,
-        one: StoredSchedule,
+        schedule: StoredSchedule,
         change: str,
         *,
         run: str | None = None,
@@ -276,29 +278,38 @@ class Schedules:
         error: ConnmgrError | None = None,
     ) -> None:
         """Publish what happened to a schedule, and notify of what is to be told."""
-        told = {"code": error.code, "message": error.message} if error is not None else {}
-        lineage = tuple(one.spec["lineage"])
-        self._publish(SCHEDULE, change, id=one.id, facts=lineage, name=one.name, token=one.token, run=run, **told)
+        failure = {"code": error.code, "message": error.message} if error is not None else {}
+        lineage = tuple(schedule.spec["lineage"])
+        self._publish(
+            SCHEDULE,
+            change,
+            id=schedule.id,
+            facts=lineage,
+            name=schedule.name,
+            token=schedule.token,
+            run=run,
+            **failure,
+        )
         if error is not None:
-            logger.warning("The schedule %s started no run: %s", one.name, error.message)
+            logger.warning("The schedule %s started no run: %s", schedule.name, error.message)
         if change in (MISSED, SKIPPED, REFUSED):
-            self._notify(one, change, error=error, at=at)
+            self._notify(schedule, change, error=error, at=at)
 
     def _notify(
         self,
-        one: StoredSchedule,
+        schedule: StoredSchedule,
         what: str,
         *,
         run: Mapping[str, Any] | None = None,
         error: ConnmgrError | None = None,
         at: datetime | None = None,
     ) -> None:
-        notify = one.spec["notify"] or {}
+        notify = schedule.spec["notify"] or {}
         is_told = what in notify.get("on", ())
         if run is None and not is_told:
             return
         webhook = notify.get("webhook") or {}
-        body: dict[str, Any] = {"event": what, "schedule": one.name, "at": time_to_json(at or self.clock())}
+        body: dict[str, Any] = {"event": what, "schedule": schedule.name, "at": time_to_json(at or self.clock())}
         if run is not None:
             body["run"] = run
         if error is not None:
@@ -310,7 +321,7 @@ class Schedules:
                 notify.get("command") if is_told else None,
                 webhook.get("url") if is_told else None,
                 webhook.get("secret", ""),
-                of_token=one.token is not None and not is_told,
+                of_token=schedule.token is not None and not is_told,
             )
         )
 
@@ -318,8 +329,8 @@ class Schedules:
 def _in_turns(due: Iterable[StoredSchedule]) -> Iterator[StoredSchedule]:
     """Yield the owner's schedules, and then those of tokens, of each in its turn."""
     of: dict[str | None, deque[StoredSchedule]] = {None: deque()}
-    for one in due:
-        of.setdefault(holder_of(one.spec), deque()).append(one)
+    for schedule in due:
+        of.setdefault(holder_of(schedule.spec), deque()).append(schedule)
     yield from of.pop(None)
     while of:
         for holder, theirs in list(of.items()):
@@ -328,12 +339,12 @@ def _in_turns(due: Iterable[StoredSchedule]) -> Iterator[StoredSchedule]:
                 del of[holder]
 
 
-def _request(one: StoredSchedule) -> dict[str, Any]:
+def _request(schedule: StoredSchedule) -> dict[str, Any]:
     """Return the fields of the request for a schedule's run; nobody waits for an approval of it."""
-    return {"name": one.name, **one.spec["run"], "wait": 0}
+    return {"name": schedule.name, **schedule.spec["run"], "wait": 0}
 
 
-def _shown(run: StoredRun, counts: Mapping[str, int], one: StoredSchedule | None) -> dict[str, Any]:
+def _shown(run: StoredRun, counts: Mapping[str, int], schedule: StoredSchedule | None) -> dict[str, Any]:
     times = {name: getattr(run, name) for name in ("submitted", "began", "ended")}
     return {
         "run": run.id,
@@ -342,7 +353,7 @@ def _shown(run: StoredRun, counts: Mapping[str, int], one: StoredSchedule | None
         "reason": run.reason,
         "targets": sum(counts.values()),
         "counts": dict(counts),
-        "schedule": None if one is None else one.name,
+        "schedule": None if schedule is None else schedule.name,
         "token": run.token,
         **{name: None if at is None else time_to_json(at) for name, at in times.items()},
     }

@@ -71,9 +71,9 @@ class Timing:
         """
         if self.every is not None:
             steps = math.floor((moment - self.anchor).total_seconds() / self.every) + 1
-            found = self.anchor + timedelta(seconds=max(steps, 1) * self.every)
+            next_time = self.anchor + timedelta(seconds=max(steps, 1) * self.every)
             # The division may have been rounded.
-            return found if found > moment else found + timedelta(seconds=self.every)
+            return next_time if next_time > moment else next_time + timedelta(seconds=self.every)
         return self._elapsing(moment) if self._goes_by_elapsed_time else self._by_the_clock(moment)
 
     @cached_property
@@ -106,14 +106,14 @@ class Timing:
             iterator: Any = croniter(
                 expression, wall, second_at_beginning=True, max_years_between_matches=MOST_YEARS, day_or=True
             )
-            found: datetime = iterator.get_next(datetime)
+            next_time: datetime = iterator.get_next(datetime)
         except (CroniterError, ValueError, KeyError, IndexError, OverflowError) as error:
             if type(error).__name__ == "CroniterBadDateError":
                 raise InvalidRequest(f"cron: {self.cron!r}: it never fires.") from None
             raise InvalidRequest(
                 f"cron: {self.cron!r}: {self._wrong_field(croniter) or 'it has no meaning'}."
             ) from None
-        return found
+        return next_time
 
     def _wrong_field(self, croniter: Any) -> str | None:
         """Return which of the fields has no meaning by itself; None if each has one."""
@@ -128,18 +128,18 @@ class Timing:
         wall = _wall(moment, self._zone)
         while True:
             wall = self._next_on_the_wall(wall)
-            found = _instant(wall, self._zone)
+            next_time = _instant(wall, self._zone)
             # Not after it: the second pass through an hour, or several skipped times at one change.
-            if found > moment:
-                return found
+            if next_time > moment:
+                return next_time
 
     def _elapsing(self, moment: datetime) -> datetime:
         while True:
             offset = _offset(moment, self._zone)
-            found = (self._next_on_the_wall(_wall(moment, self._zone)) - offset).replace(tzinfo=timezone.utc)
-            if _offset(found, self._zone) == offset:
-                return found
-            change = _change(moment, found, self._zone)
+            next_time = (self._next_on_the_wall(_wall(moment, self._zone)) - offset).replace(tzinfo=timezone.utc)
+            if _offset(next_time, self._zone) == offset:
+                return next_time
+            change = _change(moment, next_time, self._zone)
             # What fires at the very moment of the change counts, too.
             at = _wall(change, self._zone)
             first = (self._next_on_the_wall(at - _SECOND) - _offset(change, self._zone)).replace(tzinfo=timezone.utc)
@@ -158,11 +158,11 @@ def _wall(moment: datetime, zone: tzinfo) -> datetime:
 
 def _instant(wall: datetime, zone: tzinfo) -> datetime:
     """Return when a clock on the wall first shows ``wall``; of a time that it skips, the moment when it does."""
-    found = wall.replace(tzinfo=zone).astimezone(timezone.utc)
-    if _wall(found, zone) == wall:
-        return found
+    instant = wall.replace(tzinfo=zone).astimezone(timezone.utc)
+    if _wall(instant, zone) == wall:
+        return instant
     day = timedelta(days=1)
-    return _change(found - day, found + day, zone)
+    return _change(instant - day, instant + day, zone)
 
 
 def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:

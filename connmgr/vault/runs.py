@@ -348,14 +348,14 @@ class StoredRuns:
         if new.key is not None:
             # `IS NOT DISTINCT FROM`, on SQLite `IS`: the owner's runs have no token.
             same = sa.select(runs.c.id).where(runs.c.key == new.key, runs.c.token.is_not_distinct_from(new.token))
-            if (found := tx.scalar(same)) is not None:
-                return found, False
+            if (existing := tx.scalar(same)) is not None:
+                return existing, False
         if (tx.scalar(sa.select(sa.func.count()).where(runs.c.state.in_(UNDER_WAY))) or 0) >= MAX_RUNS:
             raise RunLimit(f"{MAX_RUNS} runs are under way: wait for one to end, or stop one.")
         if new.token is not None:
             rows = tx.execute(_SHOWN.where(runs.c.state.in_(UNDER_WAY), runs.c.token.is_not(None))).mappings().all()
-            held = [self._stored(row).holder for row in rows]
-            if (why := refused(MAX_RUNS, holder_of(new.spec), held)) is not None:
+            holders = [self._stored(row).holder for row in rows]
+            if (why := refused(MAX_RUNS, holder_of(new.spec), holders)) is not None:
                 raise RunLimit(f"Of the {MAX_RUNS} runs that may be under way {why}: wait for one to end, or stop one.")
         at = self._now(tx)
         chosen = [id for batch in new.batches for id in batch.connections]
@@ -379,12 +379,12 @@ class StoredRuns:
         tx.execute(
             batches.insert(),
             [
-                {**of_run, "batch": number, "wave": one.wave, "home": one.home, "bound": one.bound}
-                | {"state": HELD if one.wave else WAITING}
-                for number, one in enumerate(new.batches)
+                {**of_run, "batch": number, "wave": batch.wave, "home": batch.home, "bound": batch.bound}
+                | {"state": HELD if batch.wave else WAITING}
+                for number, batch in enumerate(new.batches)
             ],
         )
-        every = [(number, id) for number, one in enumerate(new.batches) for id in one.connections]
+        every = [(number, id) for number, batch in enumerate(new.batches) for id in batch.connections]
         tx.execute(
             targets.insert(),
             [
@@ -407,12 +407,12 @@ class StoredRuns:
         conditions: list[Any] = [] if states is None else [runs.c.state.in_(states)]
         if name is not None:
             conditions.append(runs.c.name == name)
-        wanted = _SHOWN.where(*conditions).order_by(runs.c.submitted.desc(), runs.c.id)
-        found = []
-        for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all()):
-            found.append(self._stored(row))
+        query = _SHOWN.where(*conditions).order_by(runs.c.submitted.desc(), runs.c.id)
+        result = []
+        for row in self._database.read(lambda tx: tx.execute(query).mappings().all()):
+            result.append(self._stored(row))
             give_way()
-        return found
+        return result
 
     def selection(self, id: str) -> list[str]:
         """Return the connections of a run's targets, in their order."""
@@ -422,19 +422,19 @@ class StoredRuns:
         of, chosen = json.loads(zlib.decompress(self._box.open(sealed)))
         if of != id:
             raise _changed(id)
-        found: list[str] = chosen
-        return found
+        connections: list[str] = chosen
+        return connections
 
     def counts(self, id: str) -> dict[str, int]:
         """Return how many targets of a run are in each state."""
-        counted = sa.select(targets.c.state, sa.func.count()).where(targets.c.run == id).group_by(targets.c.state)
-        found = dict(self._database.read(lambda tx: [tuple(row) for row in tx.execute(counted)]))
-        return {state: found.get(state, 0) for state in TARGET_STATES}
+        per_state = sa.select(targets.c.state, sa.func.count()).where(targets.c.run == id).group_by(targets.c.state)
+        counts = dict(self._database.read(lambda tx: [tuple(row) for row in tx.execute(per_state)]))
+        return {state: counts.get(state, 0) for state in TARGET_STATES}
 
     def at_work(self, id: str) -> list[str]:
         """Return the boots of the daemons that have claimed batches of a run."""
-        wanted = sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED, batches.c.run == id)
-        return sorted(self._database.read(lambda tx: list(tx.scalars(wanted))))
+        query = sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED, batches.c.run == id)
+        return sorted(self._database.read(lambda tx: list(tx.scalars(query))))
 
     def last_owners(self) -> dict[str, str]:
         """Return the name of the daemon that worked on each target of the newest run that has ended, by connections.
@@ -442,11 +442,11 @@ class StoredRuns:
         Not its boot, which is another one after each rest.
         """
         newest = sa.select(runs.c.id).where(runs.c.state.in_(ENDED)).order_by(runs.c.submitted.desc()).limit(1)
-        wanted = sa.select(targets.c.connection, targets.c.owner).where(
+        query = sa.select(targets.c.connection, targets.c.owner).where(
             targets.c.run == newest.scalar_subquery(), targets.c.owner.is_not(None)
         )
-        found = self._database.read(lambda tx: tx.execute(wanted).all())
-        return {row.connection: row.owner.rpartition("/")[0] for row in found}
+        rows = self._database.read(lambda tx: tx.execute(query).all())
+        return {row.connection: row.owner.rpartition("/")[0] for row in rows}
 
     def targets(
         self,
@@ -464,7 +464,7 @@ class StoredRuns:
         if connection is not None:
             conditions.append(targets.c.connection == connection)
         joined = targets.join(batches, sa.and_(batches.c.run == targets.c.run, batches.c.batch == targets.c.batch))
-        wanted = (
+        query = (
             sa.select(targets, batches.c.wave)
             .select_from(joined)
             .where(*conditions)
@@ -475,14 +475,14 @@ class StoredRuns:
         counted = sa.select(sa.func.count()).select_from(targets).where(*conditions)
 
         def work(tx: sa.Connection) -> tuple[list[Row], int]:
-            return list(tx.execute(wanted).mappings().all()), tx.scalar(counted) or 0
+            return list(tx.execute(query).mappings().all()), tx.scalar(counted) or 0
 
         return self._database.read(work)
 
     def states(self, id: str) -> list[str]:
         """Return the states of all targets of a run, in its order."""
-        wanted = sa.select(targets.c.state).where(targets.c.run == id).order_by(targets.c.n)
-        return self._database.read(lambda tx: list(tx.scalars(wanted)))
+        query = sa.select(targets.c.state).where(targets.c.run == id).order_by(targets.c.n)
+        return self._database.read(lambda tx: list(tx.scalars(query)))
 
     def sealed_output(self, stdout: bytes, stderr: bytes, *, truncated: bool) -> tuple[bytes, bytes] | None:
         """Return the digest of an output, and the output sealed; None for no output."""
@@ -494,17 +494,15 @@ class StoredRuns:
     def printed(self, rows: Iterable[Row]) -> Iterator[TargetOutput]:
         """Yield what targets have printed, a few at a time: those of a run may have gigabytes."""
         rest = iter(rows)
-        while some := list(islice(rest, FEW_OUTPUTS)):
-            sealed = self._sealed(some[0]["run"], {row["output"] for row in some if row["output"] is not None})
-            for row in some:
+        while few_rows := list(islice(rest, FEW_OUTPUTS)):
+            sealed = self._sealed(few_rows[0]["run"], {row["output"] for row in few_rows if row["output"] is not None})
+            for row in few_rows:
                 yield self.opened(sealed.get(row["output"]))
                 give_way()
 
     def _sealed(self, run: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
-        wanted = sa.select(outputs.c.digest, outputs.c.sealed).where(
-            outputs.c.run == run, outputs.c.digest.in_(digests)
-        )
-        return self._database.read(lambda tx: {row.digest: row.sealed for row in tx.execute(wanted)})
+        query = sa.select(outputs.c.digest, outputs.c.sealed).where(outputs.c.run == run, outputs.c.digest.in_(digests))
+        return self._database.read(lambda tx: {row.digest: row.sealed for row in tx.execute(query)})
 
     def opened(self, sealed: bytes | None) -> TargetOutput:
         """Return a sealed output."""
@@ -566,8 +564,8 @@ class StoredRuns:
 
         def expired(tx: sa.Connection) -> list[str]:
             over = sa.select(runs.c.id).where(runs.c.expires <= self._now(tx))
-            kept = sa.select(runs.c.id, runs.c.token).where(runs.c.state.in_(ENDED))
-            rows = tx.execute(kept.order_by(runs.c.submitted.desc(), runs.c.id)).all()
+            ended = sa.select(runs.c.id, runs.c.token).where(runs.c.state.in_(ENDED))
+            rows = tx.execute(ended.order_by(runs.c.submitted.desc(), runs.c.id)).all()
             return [*tx.scalars(over), *_excess([(row.id, row.token) for row in rows])]
 
         if not self._database.read(expired):
@@ -575,8 +573,8 @@ class StoredRuns:
 
         def work(tx: sa.Connection) -> int:
             ids = expired(tx)
-            for some in chunks(ids):
-                tx.execute(runs.delete().where(runs.c.id.in_(some)))
+            for chunk in chunks(ids):
+                tx.execute(runs.delete().where(runs.c.id.in_(chunk)))
             return len(ids)
 
         return self._database.write(work, erases=True)
@@ -609,8 +607,8 @@ class StoredRuns:
 
     def of_tokens(self, tokens: Iterable[str]) -> list[str]:
         """Return the runs under way that were started with one of ``tokens``."""
-        wanted = _UNDER_WAY.where(runs.c.token.in_(list(tokens)))
-        return self._database.read(lambda tx: list(tx.scalars(wanted)))
+        query = _UNDER_WAY.where(runs.c.token.in_(list(tokens)))
+        return self._database.read(lambda tx: list(tx.scalars(query)))
 
     def join(self, boot: str, name: str) -> None:
         """Let a daemon take part in runs on PostgreSQL, until it misses a beat; forget those silent for a day."""
@@ -667,7 +665,7 @@ class StoredRuns:
     def _fail_bound(self, lease: float) -> None:
         """Let fail what only a daemon that is gone could open, with secrets that were unlocked there."""
 
-        def orphaned(tx: sa.Connection) -> list[Any]:
+        def lost_batches(tx: sa.Connection) -> list[Any]:
             # A boot is the daemon's name, a slash and random digits; a name alone is that of a machine.
             waiting = sa.and_(batches.c.state.in_((WAITING, HELD)), batches.c.bound, batches.c.home.contains("/"))
             alive = sa.select(daemons.c.boot).where(daemons.c.seen > self._now(tx) - timedelta(seconds=lease))
@@ -675,14 +673,14 @@ class StoredRuns:
                 tx.execute(sa.select(batches.c.run, batches.c.batch).where(waiting, batches.c.home.not_in(alive)))
             )
 
-        if not self._database.read(orphaned):
+        if not self._database.read(lost_batches):
             return
 
         def work(tx: sa.Connection) -> None:
-            at, found = self._now(tx), orphaned(tx)
+            at, lost = self._now(tx), lost_batches(tx)
             why = {"code": "secret_locked", "message": "Only a daemon that is gone could open its secrets: retry it."}
-            for id in dict.fromkeys(one.run for one in found):
-                numbers = [one.batch for one in found if one.run == id]
+            for id in dict.fromkeys(run for run, _ in lost):
+                numbers = [number for run, number in lost if run == id]
                 of_these = sa.and_(targets.c.run == id, targets.c.state == WAITING, targets.c.batch.in_(numbers))
                 tx.execute(targets.update().where(of_these).values(state=FAILED, error=canonical(why)))
                 done = sa.and_(batches.c.run == id, batches.c.batch.in_(numbers))
@@ -705,7 +703,7 @@ class StoredRuns:
         at_home = sa.and_(batches.c.state == WAITING, batches.c.home.in_((boot, name, "")))
         own = sa.and_(batches.c.state == CLAIMED, batches.c.owner == boot)
         near = sa.exists().where(batches.c.run == runs.c.id, sa.or_(at_home, own))
-        wanted = (
+        query = (
             sa.select(runs.c.id, near)
             .where(
                 runs.c.state.in_((PENDING, RUNNING, STOPPING)),
@@ -713,7 +711,7 @@ class StoredRuns:
             )
             .order_by(runs.c.submitted, runs.c.id)
         )
-        return self._database.read(lambda tx: [(row[0], bool(row[1])) for row in tx.execute(wanted)])
+        return self._database.read(lambda tx: [(row[0], bool(row[1])) for row in tx.execute(query)])
 
     def tend(self) -> dict[str, tuple[str, bool]]:
         """Resume the runs whose pause is over, and stop those whose time is over.
@@ -722,9 +720,9 @@ class StoredRuns:
         """
 
         def read(tx: sa.Connection) -> tuple[Sequence[Any], datetime]:
-            found = tx.execute(_TENDED).all()
+            rows = tx.execute(_TENDED).all()
             # An idle daemon asks one thing only.
-            return found, self._now(tx) if found else now()
+            return rows, self._now(tx) if rows else now()
 
         under_way, at = self._database.read(read)
         for row in under_way:
@@ -781,11 +779,11 @@ class StoredRuns:
                 # Nothing begins again in a run that ends.
                 outcomes = [replace(outcome, again=None) for outcome in outcomes]
             self._store(tx, id, boot, outcomes, at)
-            failed = any(one.state in FAILURES and one.again is None for one in outcomes)
+            failed = any(outcome.state in FAILURES and outcome.again is None for outcome in outcomes)
             if failed and not is_ending and self._has_failed(tx, row):
                 self._stop_for_failures(tx, row, at)
                 row = self._row(tx, id)
-        mine = {one.batch: one.epoch for one in tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})}
+        mine = {own.batch: own.epoch for own in tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})}
         self._finish_batches(tx, id, mine)
         if row["state"] == PENDING:
             # The others were told when it was submitted.
@@ -803,7 +801,7 @@ class StoredRuns:
         return RunStep(row["state"], row["kills"], begun, wait, bool(mine), leaves or len(begun) >= room, leaves)
 
     def _store(self, tx: sa.Connection, id: str, boot: str, outcomes: Sequence[TargetOutcome], at: datetime) -> None:
-        printed = {one.printed[0]: one.printed[1] for one in outcomes if one.printed is not None}
+        printed = {outcome.printed[0]: outcome.printed[1] for outcome in outcomes if outcome.printed is not None}
         if printed:
             tx.execute(
                 _PRINTED, [{"run_id": id, "digest": digest, "sealed": sealed} for digest, sealed in printed.items()]
@@ -813,29 +811,29 @@ class StoredRuns:
             [
                 {
                     "run_id": id,
-                    "number": one.n,
+                    "number": outcome.n,
                     "boot": boot,
-                    "at_epoch": one.epoch,
-                    "to_state": one.state if one.again is None else WAITING,
-                    "code": one.exit_code,
-                    "took": one.seconds,
-                    "printed": None if one.printed is None else one.printed[0],
-                    "reason": None if one.error is None else canonical(one.error),
-                    "job_id": one.job,
-                    "again_at": None if one.again is None else at + timedelta(seconds=one.again),
-                    "uncounted": 0 if one.counts else 1,
+                    "at_epoch": outcome.epoch,
+                    "to_state": outcome.state if outcome.again is None else WAITING,
+                    "code": outcome.exit_code,
+                    "took": outcome.seconds,
+                    "printed": None if outcome.printed is None else outcome.printed[0],
+                    "reason": None if outcome.error is None else canonical(outcome.error),
+                    "job_id": outcome.job,
+                    "again_at": None if outcome.again is None else at + timedelta(seconds=outcome.again),
+                    "uncounted": 0 if outcome.counts else 1,
                 }
-                for one in outcomes
+                for outcome in outcomes
             ],
         )
         # With the outcome, and not before, the job's key has done its duty. Not so where others may have had the target
         # before: one that was frozen just before it started the job would start it when it wakes, if it were removed.
         over = [
-            {"run_id": id, "number": one.n, "boot": boot, "at_epoch": one.epoch, "job_id": one.job}
-            for one in outcomes
-            if one.job is not None
-            and one.state in (DONE, FAILED)
-            and (one.epoch == FIRST_EPOCH or not self._database.is_shared)
+            {"run_id": id, "number": outcome.n, "boot": boot, "at_epoch": outcome.epoch, "job_id": outcome.job}
+            for outcome in outcomes
+            if outcome.job is not None
+            and outcome.state in (DONE, FAILED)
+            and (outcome.epoch == FIRST_EPOCH or not self._database.is_shared)
         ]
         if over:
             tx.execute(_LET_GO, over)
@@ -885,10 +883,10 @@ class StoredRuns:
         ready = self._ready(tx, id, mine, room, at)
         while len(ready) < room:
             most = (room - len(ready)) // batch + 1
-            claimed, taken = self._claim(tx, id, boot, name, most, helps and not ready, free)
+            claimed, homeless = self._claim(tx, id, boot, name, most, helps and not ready, free)
             if not claimed:
                 break
-            free -= taken
+            free -= homeless
             mine |= claimed
             ready += self._ready(tx, id, claimed, room - len(ready), at)
             if ready and len(claimed) < most:
@@ -901,7 +899,7 @@ class StoredRuns:
                 for batch, first, last in _ranges(ready)
             ]
             tx.execute(_BEGIN, ranges)
-        begun = [BegunTarget(one.n, mine[one.batch], one.tries + 1, one.job) for one in ready]
+        begun = [BegunTarget(target.n, mine[target.batch], target.tries + 1, target.job) for target in ready]
         return begun, leaves and len(begun) < room
 
     def _share(self, tx: sa.Connection, id: str, boot: str, parallel: int) -> tuple[int, int]:
@@ -933,34 +931,37 @@ class StoredRuns:
 
         Return the new epoch of each, and how many have no home.
         """
-        found = tx.execute(_NEXT_BATCHES, {"run_id": id, "boot": boot, "name": name, "most": most}).all()
-        at_home = [one.batch for one in found if one.home in (boot, name)]
-        homeless = [one.batch for one in found if not one.home]
-        taken = at_home + homeless[:free]
-        if not taken and not homeless and helps:
+        candidates = tx.execute(_NEXT_BATCHES, {"run_id": id, "boot": boot, "name": name, "most": most}).all()
+        at_home = [candidate.batch for candidate in candidates if candidate.home in (boot, name)]
+        homeless = [candidate.batch for candidate in candidates if not candidate.home]
+        chosen = at_home + homeless[:free]
+        if not chosen and not homeless and helps:
             # Batches whose links another daemon has are taken one at a time: opening links costs more than waiting.
-            taken = [one.batch for one in found[:1]]
-        if not taken:
+            chosen = [candidate.batch for candidate in candidates[:1]]
+        if not chosen:
             return {}, 0
         tx.execute(
             batches.update()
-            .where(batches.c.run == id, batches.c.batch.in_(taken))
+            .where(batches.c.run == id, batches.c.batch.in_(chosen))
             .values(state=CLAIMED, owner=boot, epoch=batches.c.epoch + 1)
         )
         # Nobody else has raised an epoch meanwhile: one transaction writes at a time.
-        epochs = {one.batch: one.epoch + 1 for one in found}
-        return {batch: epochs[batch] for batch in taken}, len(homeless[:free])
+        epochs = {candidate.batch: candidate.epoch + 1 for candidate in candidates}
+        return {batch: epochs[batch] for batch in chosen}, len(homeless[:free])
 
     def _release(self, tx: sa.Connection, boots: Collection[str]) -> int:
-        """Free the batches of ``boots``; what they had begun is unknown, or is looked for by its key if it is a job."""
+        """Free the batches of ``boots``; return how many.
+
+        A target that they had begun becomes unknown. As a job it waits again: its key finds what was started.
+        """
         if not boots:
             return 0
         of_these = sa.and_(batches.c.state == CLAIMED, batches.c.owner.in_(boots))
         freed = tx.execute(sa.select(batches.c.run, batches.c.batch).where(of_these)).all()
         at = self._now(tx)
-        for id in dict.fromkeys(one.run for one in freed):
+        for id in dict.fromkeys(run for run, _ in freed):
             row = self._row(tx, id)
-            numbers = [one.batch for one in freed if one.run == id]
+            numbers = [number for run, number in freed if run == id]
             begun = sa.and_(targets.c.run == id, targets.c.state == STARTING, targets.c.batch.in_(numbers))
             if self._stored(row).spec["as"] == JOB and row["state"] != STOPPING:
                 # Under the same number of tries, which is part of the key. The epoch is raised in either case, so that
@@ -1103,24 +1104,26 @@ def _changed(id: str) -> IntegrityError:
 def _ranges(ready: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
     """Yield batch, first and last number of the targets that follow each other in the same batch."""
     # In a sequence, a number and its index differ by the same amount.
-    for (batch, _), some in groupby(
+    for (batch, _), group in groupby(
         enumerate(ready), lambda numbered: (numbered[1].batch, numbered[1].n - numbered[0])
     ):
-        numbers = [one.n for _, one in some]
+        numbers = [target.n for _, target in group]
         yield batch, numbers[0], numbers[-1]
 
 
 def _excess(ended: Iterable[tuple[str, str | None]]) -> list[str]:
     """Return those of ended runs, with the token of each and the newest first, that are not kept."""
-    one, together = of_tokens(MAX_KEPT)
-    kept: Counter[str | None] = Counter()
-    of_all = 0
+    share, share_of_all = of_tokens(MAX_KEPT)
+    counts: Counter[str | None] = Counter()
+    of_tokens_kept = 0
     excess = []
     for id, token in ended:
-        has_room = kept.total() < MAX_KEPT and (token is None or (kept[token] < one and of_all < together))
+        has_room = counts.total() < MAX_KEPT and (
+            token is None or (counts[token] < share and of_tokens_kept < share_of_all)
+        )
         if has_room:
-            kept[token] += 1
-            of_all += token is not None
+            counts[token] += 1
+            of_tokens_kept += token is not None
         else:
             excess.append(id)
     return excess

@@ -95,10 +95,10 @@ class StoredSchedules:
                     f"There are {MAX_SCHEDULES} schedules, as many as a vault may have: remove one first."
                 )
             if (holder := holder_of(new.spec)) is not None:
-                held = [holder_of(self._stored(row).spec) for row in tx.execute(sa.select(table)).mappings()]
-                if (why := refused(MAX_SCHEDULES, holder, held)) is not None:
+                holders = [holder_of(self._stored(row).spec) for row in tx.execute(sa.select(table)).mappings()]
+                if (why := refused(MAX_SCHEDULES, holder, holders)) is not None:
                     raise ScheduleExists(f"Of the {MAX_SCHEDULES} schedules that may be there {why}: remove some.")
-            tx.execute(table.insert(), self._row(new))
+            tx.execute(table.insert(), self._row_of(new))
             self._database.announce(tx, TOPIC)
 
         self._database.write(work)
@@ -106,33 +106,33 @@ class StoredSchedules:
     def get(self, name: str) -> StoredSchedule:
         """Return the schedule of this uuid or name, or raise :class:`UnknownSchedule`."""
         # A schedule's name may be another one's uuid, which then means the other one.
-        found = self._database.read(
-            lambda tx: self._one(tx, table.c.id == name.lower()) or self._one(tx, table.c.name == name)
+        row = self._database.read(
+            lambda tx: self._row_where(tx, table.c.id == name.lower()) or self._row_where(tx, table.c.name == name)
         )
-        if found is None:
+        if row is None:
             raise UnknownSchedule(name)
-        return self._stored(found)
+        return self._stored(row)
 
     def all(self) -> list[StoredSchedule]:
         """Return all schedules, by their names."""
-        wanted = sa.select(table).order_by(table.c.name)
-        return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+        query = sa.select(table).order_by(table.c.name)
+        return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(query).mappings().all())]
 
     def due(self, at: datetime) -> list[StoredSchedule]:
         """Return the schedules whose time has come, the earliest first, and of one time by their names."""
-        wanted = (
+        query = (
             sa.select(table)
             .where(table.c.next_at <= at, table.c.paused.is_(None))
             .order_by(table.c.next_at, table.c.name)
         )
-        return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+        return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(query).mappings().all())]
 
     def earliest(self, after: datetime | None = None) -> datetime | None:
         """Return the next time of all schedules, later than ``after``; None if none fires any more."""
-        wanted = sa.select(table.c.next_at).where(table.c.paused.is_(None), table.c.next_at.is_not(None))
+        query = sa.select(table.c.next_at).where(table.c.paused.is_(None), table.c.next_at.is_not(None))
         if after is not None:
-            wanted = wanted.where(table.c.next_at > after)
-        return self._database.read(lambda tx: tx.scalar(wanted.order_by(table.c.next_at).limit(1)))
+            query = query.where(table.c.next_at > after)
+        return self._database.read(lambda tx: tx.scalar(query.order_by(table.c.next_at).limit(1)))
 
     def glance(self) -> tuple[datetime | None, bool]:
         """Return :meth:`earliest`, and whether a run has ended of which nobody was told, in one query.
@@ -146,9 +146,9 @@ class StoredSchedules:
 
     def restored(self) -> datetime | None:
         """Return when the vault was restored from a backup, None if it never was."""
-        stored = sa.select(meta.c.value).where(meta.c.name == RESTORED)
-        found = self._database.read(lambda tx: tx.scalar(stored))
-        return None if found is None else datetime.fromisoformat(found.decode())
+        query = sa.select(meta.c.value).where(meta.c.name == RESTORED)
+        value = self._database.read(lambda tx: tx.scalar(query))
+        return None if value is None else datetime.fromisoformat(value.decode())
 
     def change(self, id: str, change: Callable[[StoredSchedule], StoredSchedule]) -> StoredSchedule:
         """Replace a schedule by the result of ``change``, and return it.
@@ -158,12 +158,12 @@ class StoredSchedules:
         """
 
         def work(tx: sa.Connection) -> StoredSchedule:
-            row = self._one(tx, table.c.id == id, locks=True)
+            row = self._row_where(tx, table.c.id == id, locks=True)
             if row is None:
                 raise UnknownSchedule(id)
             after = change(self._stored(row))
             self._require_name(tx, after)
-            tx.execute(table.update().where(table.c.id == id), self._row(after))
+            tx.execute(table.update().where(table.c.id == id), self._row_of(after))
             self._database.announce(tx, TOPIC)
             return after
 
@@ -176,88 +176,93 @@ class StoredSchedules:
         ):
             raise UnknownSchedule(id)
 
-    def fire(self, one: StoredSchedule, following: Turn, new: NewRun) -> tuple[str, bool]:
-        """Start the run of the time that ``one`` has, and give it the ``following`` time.
+    def fire(self, schedule: StoredSchedule, following: Turn, new: NewRun) -> tuple[str, bool]:
+        """Start the run of the time that ``schedule`` has, and give it the ``following`` time.
 
         :raises AlreadyFired: it has another time by now, was paused or removed, or another daemon fires it.
         :raises connmgr.errors.RunLimit: too many runs are under way; nothing was changed.
         """
 
         def work(tx: sa.Connection) -> tuple[str, bool]:
-            self._take(tx, one)
+            self._take(tx, schedule)
             started = self._runs.submit_within(tx, new)
-            self._set(tx, one.id, following, last_run=started[0], last_error=None)
+            self._set(tx, schedule.id, following, last_run=started[0], last_error=None)
             return started
 
         return self._database.write(work)
 
-    def leave_out(self, one: StoredSchedule, following: Turn, *, skipped: int = 0, error: Any = KEEP) -> bool:
+    def leave_out(self, schedule: StoredSchedule, following: Turn, *, skipped: int = 0, error: Any = KEEP) -> bool:
         """Give a schedule the ``following`` time in place of the one that it has; return False if it has another."""
 
         def work(tx: sa.Connection) -> None:
-            self._take(tx, one)
+            self._take(tx, schedule)
             more = {} if error is KEEP else {"last_error": error}
-            self._set(tx, one.id, following, skipped=table.c.skipped + skipped, **more)
+            self._set(tx, schedule.id, following, skipped=table.c.skipped + skipped, **more)
 
-        return self._tried(work)
+        return self._unless_fired(work)
 
-    def wait(self, one: StoredSchedule) -> bool:
+    def wait(self, schedule: StoredSchedule) -> bool:
         """Note that the time of a schedule waits for the end of its last run."""
 
         def work(tx: sa.Connection) -> None:
-            self._take(tx, one)
-            tx.execute(table.update().where(table.c.id == one.id).values(waits=True))
+            self._take(tx, schedule)
+            tx.execute(table.update().where(table.c.id == schedule.id).values(waits=True))
 
-        return self._tried(work)
+        return self._unless_fired(work)
 
-    def pause(self, one: StoredSchedule, reason: str) -> bool:
+    def pause(self, schedule: StoredSchedule, reason: str) -> bool:
         """Pause a schedule that cannot go on; return False if it has another time by now."""
 
         def work(tx: sa.Connection) -> None:
-            self._take(tx, one)
-            tx.execute(table.update().where(table.c.id == one.id).values(paused=reason, last_error=reason))
+            self._take(tx, schedule)
+            tx.execute(table.update().where(table.c.id == schedule.id).values(paused=reason, last_error=reason))
 
-        return self._tried(work)
+        return self._unless_fired(work)
 
-    def started(self, id: str, run: str) -> None:
+    def note_run(self, id: str, run: str) -> None:
         """Note the run that was started beside the schedule's times."""
         self._database.write(lambda tx: tx.execute(table.update().where(table.c.id == id).values(last_run=run)))
 
     def of_run(self, run: str) -> StoredSchedule | None:
         """Return the schedule whose last run this is."""
-        row = self._database.read(lambda tx: self._one(tx, table.c.last_run == run))
+        row = self._database.read(lambda tx: self._row_where(tx, table.c.last_run == run))
         return None if row is None else self._stored(row)
 
-    def _tried(self, work: Callable[[sa.Connection], None]) -> bool:
+    def _unless_fired(self, work: Callable[[sa.Connection], None]) -> bool:
         try:
             self._database.write(work)
         except AlreadyFired:
             return False
         return True
 
-    def _take(self, tx: sa.Connection, one: StoredSchedule) -> None:
-        wanted = sa.select(table.c.id).where(
-            table.c.id == one.id, table.c.due == one.due, table.c.next_at == one.next_at, table.c.paused.is_(None)
+    def _take(self, tx: sa.Connection, schedule: StoredSchedule) -> None:
+        query = sa.select(table.c.id).where(
+            table.c.id == schedule.id,
+            table.c.due == schedule.due,
+            table.c.next_at == schedule.next_at,
+            table.c.paused.is_(None),
         )
-        if tx.scalar(wanted.limit(1).with_for_update(skip_locked=True)) is None:
-            raise AlreadyFired(f"The time of the schedule {one.name} is not there any more.")
+        if tx.scalar(query.limit(1).with_for_update(skip_locked=True)) is None:
+            raise AlreadyFired(f"The time of the schedule {schedule.name} is not there any more.")
 
     def _set(self, tx: sa.Connection, id: str, following: Turn, **more: Any) -> None:
         values = {"due": following.due, "next_at": following.next_at, "waits": False, **more}
         tx.execute(table.update().where(table.c.id == id).values(values))
 
-    def _require_name(self, tx: sa.Connection, one: StoredSchedule) -> None:
-        same = sa.select(table.c.id).where(table.c.name == one.name, table.c.id != one.id)
+    def _require_name(self, tx: sa.Connection, schedule: StoredSchedule) -> None:
+        same = sa.select(table.c.id).where(table.c.name == schedule.name, table.c.id != schedule.id)
         if tx.scalar(same) is not None:
-            raise ScheduleExists(f"name: A schedule is called {one.name!r} already; update it, or take another name.")
+            raise ScheduleExists(
+                f"name: A schedule is called {schedule.name!r} already; update it, or take another name."
+            )
 
-    def _one(self, tx: sa.Connection, condition: sa.ColumnElement[bool], *, locks: bool = False) -> Row | None:
-        wanted = sa.select(table).where(condition).limit(1)
-        return tx.execute(wanted.with_for_update() if locks else wanted).mappings().one_or_none()
+    def _row_where(self, tx: sa.Connection, condition: sa.ColumnElement[bool], *, locks: bool = False) -> Row | None:
+        query = sa.select(table).where(condition).limit(1)
+        return tx.execute(query.with_for_update() if locks else query).mappings().one_or_none()
 
-    def _row(self, one: StoredSchedule) -> dict[str, Any]:
-        sealed = self._box.seal(canonical([one.id, one.spec]).encode())
-        return {name: value for name, value in vars(one).items() if name != "spec"} | {"sealed": sealed}
+    def _row_of(self, schedule: StoredSchedule) -> dict[str, Any]:
+        sealed = self._box.seal(canonical([schedule.id, schedule.spec]).encode())
+        return {name: value for name, value in vars(schedule).items() if name != "spec"} | {"sealed": sealed}
 
     def _stored(self, row: Row) -> StoredSchedule:
         of, spec = json.loads(self._box.open(row["sealed"]))
