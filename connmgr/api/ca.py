@@ -129,8 +129,17 @@ def _info(signer: Signer) -> CaInfo:
     return message_of(
         CaInfo,
         signer,
+        authorities=list(signer.authorities),
         rotating=signer.following is not None,
-        limits=[message_of(CaLimit, limit, category=category) for category, limit in limits],
+        limits=[
+            message_of(
+                CaLimit,
+                limit,
+                category=category,
+                principals=None if limit.principals is None else list(limit.principals),
+            )
+            for category, limit in limits
+        ],
         revoked=len(signer.revoked),
     )
 

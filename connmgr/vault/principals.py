@@ -80,9 +80,9 @@ class Status:
     has_users: bool
     user: str | None
     """The user that this session has unlocked."""
-    principals: list[str]
+    principals: tuple[str, ...]
     """The principals whose secrets this session can open."""
-    users: list[str]
+    users: tuple[str, ...]
     """All users; empty if users exist and the session has unlocked none."""
 
 
@@ -250,8 +250,8 @@ class Principals:
         user = _unlocked_user(by_name, access)
         users = sorted(by_name.keys() - {VAULT})
         if user is None:
-            return Status(bool(users), None, [] if users else [VAULT], [])
-        return Status(True, user.name, [user.name, VAULT], users)
+            return Status(bool(users), None, () if users else (VAULT,), ())
+        return Status(True, user.name, (user.name, VAULT), tuple(users))
 
     def users(self) -> dict[str, Principal]:
         """Return all users by name."""

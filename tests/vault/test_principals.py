@@ -59,7 +59,7 @@ class TestWithoutUsers:
         encrypted = empty.principals.seal("s3cret", Access())
         assert empty.principals.unseal(encrypted, Access()) == "s3cret"
         status = empty.principals.status(Access())
-        assert (status.has_users, status.user, status.principals, status.users) == (False, None, ["vault"], [])
+        assert (status.has_users, status.user, status.principals, status.users) == (False, None, ("vault",), ())
 
     def test_secrets_survive_a_restart(self, tmp_path: Path) -> None:
         directory = new_directory(tmp_path)
@@ -106,7 +106,7 @@ class TestSessions:
             vault.principals.unseal(encrypted, access)
         assert refusal.value.details == {"principals": ["vault"]}
         status = vault.principals.status(access)
-        assert (status.has_users, status.user, status.principals, status.users) == (True, None, [], [])
+        assert (status.has_users, status.user, status.principals, status.users) == (True, None, (), ())
 
     def test_unlocking_gives_the_user_and_the_vault_until_it_is_locked(self, vault: Vault) -> None:
         for_vault = vault.principals.seal("vault's", Access())
@@ -115,7 +115,7 @@ class TestSessions:
         assert vault.principals.unseal(for_alice, alice) == "alice's"
         assert vault.principals.unseal(for_vault, alice) == "vault's"
         status = vault.principals.status(alice)
-        assert (status.user, status.principals, status.users) == ("alice", ["alice", "vault"], ["alice", "bob"])
+        assert (status.user, status.principals, status.users) == ("alice", ("alice", "vault"), ("alice", "bob"))
         alice.lock()
         for encrypted, holder in ((for_alice, "alice"), (for_vault, "vault")):
             with pytest.raises(SecretLocked) as refusal:
@@ -132,7 +132,7 @@ class TestSessions:
         access = unlocked(vault, "alice")
         encrypted = vault.principals.seal("s", access)
         vault.principals.unlock(access, "bob", PASSPHRASES["bob"])
-        assert vault.principals.status(access).principals == ["bob", "vault"]
+        assert vault.principals.status(access).principals == ("bob", "vault")
         with pytest.raises(SecretLocked):
             vault.principals.unseal(encrypted, access)
 
@@ -239,7 +239,7 @@ class TestUsers:
         assert vault.principals.remove_user(alice, "bob").readable == [shared]
         with pytest.raises(SecretLocked):
             vault.principals.unseal(both, bob)
-        assert vault.principals.status(bob).principals == []
+        assert vault.principals.status(bob).principals == ()
         with pytest.raises(UnknownPrincipal):
             vault.principals.seal("s", alice, ["bob"])
         with pytest.raises(UnlockFailed):
