@@ -339,7 +339,7 @@ def consent(command: Command) -> Command:
 def confirm(rows: Sequence[Sequence[str]], question: str, *, yes: bool, dry_run: bool, asks: bool = True) -> bool:
     """Return whether to do what ``rows`` show. With ``asks`` it takes ``--yes``, or a yes on the terminal.
 
-    :raises click.UsageError: there is no terminal to ask on.
+    :raises click.UsageError: standard input is not a terminal.
     """
     if dry_run:
         print_table(rows)
@@ -347,11 +347,16 @@ def confirm(rows: Sequence[Sequence[str]], question: str, *, yes: bool, dry_run:
         return False
     if yes or not asks:
         return True
-    if not sys.stdin.isatty():
-        raise click.UsageError("There is no terminal to ask on: give --yes; --dry-run shows what would be done.")
+    require_terminal("Give --yes, or --dry-run to see what would be done.")
     print_table(rows, err=True)
     click.confirm(question, abort=True, err=True)
     return True
+
+
+def require_terminal(advice: str) -> None:
+    """Raise UsageError with ``advice`` if nobody can be asked, since standard input is not a terminal."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"Cannot ask for confirmation: standard input is not a terminal. {advice}")
 
 
 def means_many(patterns: Sequence[str], choice: Choice) -> bool:

@@ -221,7 +221,7 @@ def test_a_line_in_the_person_s_file_includes_the_hosts_and_goes_without_a_trace
     person.config.write_bytes(before)
     person.config.chmod(0o644)
     refused = person.connmgr("ssh-config", "--write", code=2)
-    assert "There is no terminal to ask on: give --yes." in refused.errors
+    assert "Cannot ask for confirmation: standard input is not a terminal. Give --yes." in refused.errors
     assert person.config.read_bytes() == before
     kept = person.connmgr.daemon.home / "config" / "connmgr" / "ssh_config"
     assert not kept.exists()

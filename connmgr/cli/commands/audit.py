@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import io
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
@@ -19,7 +18,7 @@ from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED, NOT_FOUND, Failure
 from connmgr.cli.options import Group, open_vault_database, read_settings, setting_options
 from connmgr.cli.output import ago, check_new, json_option, plural, print_json, print_table, write_private
-from connmgr.cli.selection import ConnectionName, consent, find_exactly
+from connmgr.cli.selection import ConnectionName, consent, find_exactly, require_terminal
 from connmgr.client import Client, ClientError
 from connmgr.client.names import with_beginning
 from connmgr.contract.message import time_from_json
@@ -346,10 +345,10 @@ def undo(
 ) -> None:
     """Put back what a token has changed in files.
 
-    It shows each change with the difference that its undo makes, asks, and then undoes them, the newest first. A file
-    that is no longer as the token left it is left alone, and the command exits with 1. CHANGE is the uuid of a change,
-    or its beginning; an undo is a change, too, so that it can be undone. Kept is what requests for files change (`cp`,
-    agents' edits), and what commands and jobs change where rules over paths let the token write.
+    CHANGE is the uuid of a change, or its beginning. The command shows what would become of each file, asks, and then
+    undoes the changes, the newest first. It skips a file that somebody has changed since, and then exits with 1. An
+    undo is a change too, and can be undone. Changes are recorded when the token edits or copies files by requests
+    (`cp`, an agent's edits), and when its commands and jobs change files that rules over paths let it write.
     """
     if not changes and token is None:
         raise click.UsageError("Name a --token or the CHANGEs to undo.")
@@ -418,8 +417,7 @@ def _restore(client: Client, selection: Iterable[Change], *, dry_run: bool, forc
 def _confirm(number: int, *, yes: bool) -> bool:
     if yes:
         return True
-    if not sys.stdin.isatty():
-        raise click.UsageError("There is no terminal to ask on: give --yes; --dry-run shows what would be done.")
+    require_terminal("Give --yes, or --dry-run to see what would be done.")
     return click.confirm(f"Undo {plural(number, 'change')}?", err=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from connmgr.cli.connect import connect, named_credential, program
 from connmgr.cli.exits import FAILED, UNREACHABLE, Failure, failure
 from connmgr.cli.options import Group
 from connmgr.cli.output import amount, json_option, plural, print_json, print_table, write_private
-from connmgr.cli.selection import ConnectionName, reach
+from connmgr.cli.selection import ConnectionName, reach, require_terminal
 from connmgr.client import LOCAL_MACHINE, Client, ClientError, Name, Unreachable
 from connmgr.client.credentials import is_token
 from connmgr.client.names import LOCAL, filters_of, find, is_pattern
@@ -372,12 +371,10 @@ def _write(client: Client, globs: Sequence[str], *, yes: bool) -> None:
     filters = _host_filters(client, globs)
     expected = _kept_beside()
     # A person is asked before the daemon writes anything.
-    if expected is None or not user.includes(_line(expected)):
-        if not yes and not sys.stdin.isatty():
-            raise click.UsageError("There is no terminal to ask on: give --yes.")
-        if not yes:
-            question = f"Put a line at the top of {user.file} that includes connmgr's hosts? A copy is kept beside it."
-            click.confirm(question, abort=True, err=True)
+    if not yes and (expected is None or not user.includes(_line(expected))):
+        require_terminal("Give --yes.")
+        question = f"Put a line at the top of {user.file} that includes connmgr's hosts? A copy is kept beside it."
+        click.confirm(question, abort=True, err=True)
     answer = client.multiplex.keep(_program(), *filters)
     line = _line(answer.file)
     if not user.includes(line):
