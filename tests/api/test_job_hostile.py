@@ -114,6 +114,7 @@ def far(client: Client, tmp_path: Path, stack: ExitStack) -> tuple[Any, Relay, s
     return server, relay, connection, data
 
 
+@pytest.mark.slow
 @pytest.mark.needs("sshd")
 def test_of_a_machine_that_cannot_be_reached_is_told_what_was_seen_last(client: Client, tmp_path: Path) -> None:
     with ExitStack() as stack:

@@ -119,6 +119,7 @@ def test_members_lead_nowhere_else(here: RemoteFileSystem, member: bytes) -> Non
         sums(here, b".", member)
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_during_a_checksum_frees_the_slot(start_daemon: StartDaemon, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()

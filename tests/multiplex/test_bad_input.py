@@ -277,6 +277,7 @@ def test_a_token_that_asks_for_a_thousand_sessions_leaves_the_owner_some(clean_d
         os.close(null)
 
 
+@pytest.mark.slow
 def test_a_silent_client_is_closed_after_its_time(path: str) -> None:
     with Wire(path) as wire:
         began = time.monotonic()

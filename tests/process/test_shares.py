@@ -312,6 +312,7 @@ def test_nobody_waits_for_the_rest_of_a_token_and_no_token_is_kept_after_its_res
     assert list(pace._turns) == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("daemon_program", [hasty("connmgr.daemon.channel.INFLOW_SECONDS=8")], ids=["hasty"])
 def test_stalled_uploads_of_a_token_leave_slots_to_the_owner_and_end(own_daemon: Daemon, crowd: Crowd) -> None:
     holder = create(own_daemon, "fs.write")

@@ -107,6 +107,7 @@ def test_endless_commands_are_cancelled_and_answered(pool: ThreadPoolExecutor, o
         assert caught.value.status in {500, 503}
 
 
+@pytest.mark.slow
 def test_a_client_that_never_reads_does_not_delay_the_stop(own_daemon: Daemon) -> None:
     own_daemon.client.post("/shell/start", connection=LOCAL)
     body = json.dumps({"connection": LOCAL, "command": "head -c 16000000 /dev/zero | tr '\\0' x"}).encode()

@@ -97,6 +97,7 @@ def test_a_frozen_link_delays_no_other_tunnel(tunnels: Tunnels, own_server: Sshd
     tunnels.remove(stuck, other, frozen)
 
 
+@pytest.mark.slow
 def test_a_client_is_disconnected_after_waiting_ten_seconds(
     tunnels: Tunnels, own_server: Sshd, echoing: Service
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_refusal_that_the_machine_delays(
         assert time.monotonic() - started < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["su", "doas", "sudo"])
 def test_a_program_that_asks_with_echo_gives_no_secret_away(
     machine: Machine, places: Places, user: Inhabitant, method: str
