@@ -1,7 +1,8 @@
 """What every daemon computes at its start, and computes alike: daemons are forked after it (tests/spawner.py).
 
 The schema of a new vault in SQLite is such a result: its migrations run once, here, and a daemon forked from here
-writes what they wrote. They run themselves in tests/vault, and in each daemon that is started in another way.
+writes what they wrote. They run themselves in tests/vault, and in each daemon that is started in another way. So do
+the plugins: they are loaded here, and a daemon forked from here has them.
 """
 
 from __future__ import annotations
@@ -43,8 +44,14 @@ def _upgrade_from_result(connection: sa.Connection, to: str = schema.REVISIONS[-
     return None
 
 
+def _has_loaded() -> Registry:
+    """Do as :meth:`connmgr.registry.Registry.load` does."""
+    return _PLUGINS
+
+
 endpoints()
-Registry.load()
+_PLUGINS = Registry.load()
+Registry.load = _has_loaded  # type: ignore[method-assign]
 with tempfile.TemporaryDirectory(prefix="cm-") as name:
     _STATEMENTS = _migrations_result(Path(name))
     schema.upgrade = _upgrade_from_result
