@@ -233,7 +233,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
     if not is_new:
         stored = daemon.vault.runs.get(id)
         waves, manner, why = stored.spec["waves"], stored.spec["as"], stored.spec["why"]
-        return RunStartResponse(run=id, targets=sum(waves), waves=waves, as_=manner, why=why)
+        return RunStartResponse(run=id, is_kept=True, targets=sum(waves), waves=waves, as_=manner, why=why)
     return replace(answer, run=id)
 
 

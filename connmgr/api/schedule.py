@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Mapping
@@ -95,7 +96,7 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
         "catchUp": request.catch_up,
         "until": None if request.until is None else time_to_json(request.until),
         "run": _run_of(request.run),
-        "notify": _notify_of(request.notify),
+        "notify": None if request.notify is None else _notify_of(request.notify),
     }
     new = _with_next_time(StoredSchedule(id=str(uuid.uuid4()), name=request.name, spec=spec, due=None, next_at=None))
     _try_out(spec["run"])
@@ -154,8 +155,8 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
         spec["until"] = None if request.until is None else time_to_json(request.until)  # type: ignore[arg-type]
     if request.run is not None:
         spec |= {"run": _run_of(request.run), **_author()}
-    if request.notify is not None:
-        spec["notify"] = _notify_of(request.notify)
+    if request.notify is not ABSENT:
+        spec["notify"] = _notify_of(request.notify)  # type: ignore[arg-type]
     elif caller().grant is not None and spec["notify"] is not None:
         raise ScopeDenied("The owner is notified of this schedule: only the owner can change it.")
     after = changed(schedule, spec=spec, name=request.name or schedule.name)
@@ -314,10 +315,13 @@ def _run_of(request: RunStartRequest) -> dict[str, Any]:
 
 
 def _notify_of(notify: Notify | None) -> dict[str, Any] | None:
-    if notify is None:
-        return None
     if caller().grant is not None:
         raise ScopeDenied("notify: A token cannot have the daemon's machine run a command or call a server.")
+    if notify is None:
+        return None
+    if notify.command is not None and shutil.which(notify.command[0]) is None:
+        # It would be missed only when there is something to tell, and then nobody would be told.
+        raise InvalidRequest(f"notify.command: The daemon's machine has no program {notify.command[0]!r}.")
     return given_json(notify)
 
 
@@ -333,6 +337,9 @@ def _with_next_time(schedule: StoredSchedule) -> StoredSchedule:
     :raises InvalidRequest: it has none, or no such time zone.
     """
     zone_of(schedule.spec["timezone"])
+    every, jitter = schedule.spec["every"], schedule.spec["jitter"]
+    if every is not None and jitter > every:
+        raise InvalidRequest(f"jitter: {jitter:g} s are more than the {every:g} s between its times.")
     at = services().schedules.clock()
     timing_of(schedule).after(at)
     turn: Turn = turn_after(schedule, at)

@@ -120,6 +120,9 @@ class Condition(Text):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         text = super()._deserialize(value, attr, data, **kwargs)
+        if not text.strip():
+            # It is what a script's empty variable leaves, and must not mean every machine.
+            raise ValidationError("It is blank. Leave the condition out to choose without one.")
         try:
             where.parse(text)
         except InvalidRequest as error:

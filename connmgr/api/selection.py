@@ -31,7 +31,8 @@ def selected(request: Selecting, *, most: int, what: str) -> list[str]:
         ids = list(dict.fromkeys(request.connections))
     else:
         category, path, type = (
-            filter or "*" for filter in (request.category_filter, request.connection_filter, request.type_filter)
+            "*" if filter is None else filter
+            for filter in (request.category_filter, request.connection_filter, request.type_filter)
         )
         matching = services().vault.connections.query(category, path, type, where=request.where)
         ids = services().authorisation.visible(caller(), matching)

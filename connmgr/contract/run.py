@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final
 
+from connmgr.contract.common import ENCODINGS
 from connmgr.contract.job import DAY, MAX_WAIT
-from connmgr.contract.message import DISTINCT, ID, NUL, Length, Message, OneOf, Range, SchemaMembers, Wrong
+from connmgr.contract.message import DISTINCT, ID, NUL, Json, Length, Message, OneOf, Range, SchemaMembers, Wrong
 from connmgr.contract.shell import BroadcastRequest
 
 MAX_TARGETS = 50_000
@@ -170,6 +171,7 @@ class RunStartRequest(BroadcastRequest):
             share_of(value, "waves")
         if self.stop_after is not None:
             share_of(self.stop_after, "stopAfter")
+        self._check_meant()
         if self.facts is not None:
             of_commands = ("as_", "session", "cwd", "env", "stdin", "elevate", "fresh", "sudo")
             if beside := next((name for name in of_commands if getattr(self, name)), None):
@@ -180,6 +182,17 @@ class RunStartRequest(BroadcastRequest):
             raise Wrong(
                 "A run as jobs takes neither `fresh` nor a sudo password: store the password, or run in shells.", "as"
             )
+
+    def _check_meant(self) -> None:
+        """Raise :class:`Wrong` about a field that would have no effect."""
+        if not self.start:
+            raise Wrong("A run starts the shells that it needs.", "start")
+        if self.encoding != ENCODINGS[0] and self.stdin is None:
+            raise Wrong("Only the `stdin` of a run is encoded: its output is kept as text.", "encoding")
+        for name, value in (("wavePause", self.wave_pause), ("waveApproval", self.wave_approval)):
+            if value and self.waves is None:
+                # A person who wants to see one wave before the next must not get all targets at once.
+                raise Wrong("There is nothing between waves without waves: give them, too.", name)
 
 
 class RunRequest(Message):
@@ -192,6 +205,11 @@ class RunInfoRequest(RunRequest):
 
 class RunStartResponse(Message):
     run: Annotated[str | None, SchemaMembers({"format": "uuid"}), "The run. Absent in a dry run."] = None
+    is_kept: Annotated[
+        bool | None,
+        Json("kept"),
+        "Present, and true, if a kept run has the `key`: the answer is about that one, and nothing was started.",
+    ] = None
     targets: Annotated[int, "How many connections were selected."]
     waves: Annotated[list[int], "How many targets each wave has."]
     as_: Annotated[str, "`shell` or `job`: how each command runs."]

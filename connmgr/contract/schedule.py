@@ -20,7 +20,7 @@ from connmgr.contract.message import (
     SchemaMembers,
     Wrong,
 )
-from connmgr.contract.run import RunStartRequest
+from connmgr.contract.run import UNREACHABLE, RunStartRequest
 
 SKIP: Final = "skip"
 QUEUE: Final = "queue"
@@ -33,7 +33,7 @@ SKIPPED: Final = "skipped"
 REFUSED: Final = "refused"
 FAILED: Final = "failed"
 DONE: Final = "done"
-TELLS = (MISSED, SKIPPED, REFUSED, FAILED, DONE)
+TELLS = (MISSED, SKIPPED, REFUSED, FAILED, UNREACHABLE, DONE)
 """What can be told of a schedule."""
 
 LEAST_SECONDS = 1
@@ -58,8 +58,13 @@ class Webhook(Message):
 
     def check(self) -> None:
         super().check()
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        try:
+            parts = urlsplit(self.url)
+            # Reading the port checks it.
+            is_served = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_served = False
+        if not is_served or parts.username is not None:
             raise Wrong("Not the address of an http or https server, without a user.", "url")
 
 
@@ -68,9 +73,11 @@ class Notify(Message):
 
     on: Annotated[
         Sequence[Annotated[str, OneOf(TELLS)]],
+        Length(1),
         "What is told: `missed` (no daemon was there at the time), `skipped` (the run before was still under way), "
-        "`refused` (the run could not be started), `failed` (it failed or was stopped), `done`.",
-    ] = (MISSED, SKIPPED, REFUSED, FAILED)
+        "`refused` (the run could not be started), `failed` (it failed or was stopped), `unreachable` (it is done, but "
+        "some machines could not be reached), `done` (all others that are done).",
+    ] = (MISSED, SKIPPED, REFUSED, FAILED, UNREACHABLE)
     command: Annotated[
         list[str] | None,
         Length(1, MAX_WORDS),
@@ -78,6 +85,11 @@ class Notify(Message):
         "input, for at most 30 s.",
     ] = None
     webhook: Annotated[Webhook | None, "A server that gets the notice as JSON, within 10 s."] = None
+
+    def check(self) -> None:
+        super().check()
+        if self.command is None and self.webhook is None:
+            raise Wrong("Nobody would be told: give a command, a webhook or both.", "command")
 
 
 class Times(Message):
@@ -128,7 +140,7 @@ class ScheduleUpdateRequest(ScheduleRequest):
     catch_up: Annotated[str | None, OneOf((NONE, LATEST, EVERY_ONE)), "As in `/schedule/add`."] = None
     until: Annotated[datetime | Absent | None, AWARE, "As in `/schedule/add`; null: no end."] = ABSENT
     run: Annotated[RunStartRequest | None, "What runs, in whole."] = None
-    notify: Annotated[Notify | None, "As in `/schedule/add`."] = None
+    notify: Annotated[Notify | Absent | None, "As in `/schedule/add`; null: nobody is told."] = ABSENT
 
     def check(self) -> None:
         super().check()

@@ -245,7 +245,12 @@ def _block(host: SshHost, program: Sequence[str]) -> str:
     # file, and a number. %r could be anything that was typed, and is not passed.
     command = shlex.join(program).replace("%", "%%")
     path = str(host.control_path).replace("%", "%%")
+    names = ",".join(host.names)
     lines = [
+        # Another HostName would be another machine, which no path of a socket shows.
+        f"Match originalhost {names} !host {names}",
+        "    ControlPath none",
+        f"    ProxyCommand {command} {' '.join(EXPLAINER)}",
         f"Host {' '.join(host.names)}",
         f'    ControlPath "{path}.%p.%r"',
         "    ControlMaster no",

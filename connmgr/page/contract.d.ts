@@ -1182,7 +1182,7 @@ export interface Nothing {
 }
 
 export interface Notify {
-  on?: ("missed" | "skipped" | "refused" | "failed" | "done")[];
+  on?: ("missed" | "skipped" | "refused" | "failed" | "unreachable" | "done")[];
   command?: string[];
   webhook?: Webhook;
 }
@@ -1460,6 +1460,7 @@ export interface RunStartRequest {
 
 export interface RunStartResponse {
   run?: string;
+  kept?: boolean;
   targets: number;
   waves: number[];
   as: string;
@@ -1613,7 +1614,7 @@ export interface ScheduleUpdateRequest {
   catchUp?: "none" | "latest" | "all";
   until?: string | null;
   run?: RunStartRequest;
-  notify?: Notify;
+  notify?: Notify | null;
 }
 
 export interface Script {

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from connmgr.contract.event import SCHEDULE
 from connmgr.contract.message import time_from_json, time_to_json
-from connmgr.contract.run import UNDER_WAY
+from connmgr.contract.run import UNDER_WAY, UNREACHABLE
 from connmgr.contract.schedule import (
     DONE,
     EVERY_ONE,
@@ -265,7 +265,7 @@ class Schedules:
         if schedule is None:
             self._notices.tell(Notice(shown, shown, of_token=run.token is not None))
         else:
-            self._notify(schedule, DONE if run.state == DONE else FAILED, run=shown)
+            self._notify(schedule, _outcome(run, counts, schedule), run=shown)
             self.poke()
 
     def _tell(
@@ -357,6 +357,15 @@ def _shown(run: StoredRun, counts: Mapping[str, int], schedule: StoredSchedule |
         "token": run.token,
         **{name: None if at is None else time_to_json(at) for name, at in times.items()},
     }
+
+
+def _outcome(run: StoredRun, counts: Mapping[str, int], schedule: StoredSchedule) -> str:
+    """Return what is told of a run that has ended."""
+    if run.state != DONE:
+        return FAILED
+    tells = (schedule.spec["notify"] or {}).get("on", ())
+    # Whoever asked for all that are done, before machines that are away were told apart, still gets these.
+    return UNREACHABLE if counts[UNREACHABLE] and UNREACHABLE in tells else DONE
 
 
 def _not_ready(_one: StoredSchedule, _request: Mapping[str, Any], _store: Store | None) -> str:

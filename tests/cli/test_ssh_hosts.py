@@ -109,7 +109,8 @@ def test_another_user_or_port_is_refused_and_the_own_one_is_not(hosts: _Hosts, s
         output, errors = hosts.ssh(*words, "echo ran", code=255)
         told = f"connmgr: web is a stored connection to port {port}, not to 22: leave the port out."
         assert (output, errors.splitlines()[0]) == ("", told)
-    for words in (["-l", "nobody", "web"], ["nobody@web"], ["-o", "User=nobody", "web"], ["-S", "none", "web"]):
+    others = (["-o", "User=nobody", "web"], ["-S", "none", "web"], ["-o", "HostName=192.0.2.1", "web"])
+    for words in (["-l", "nobody", "web"], ["nobody@web"], *others):
         output, errors = hosts.ssh(*words, "echo ran", code=255)
         assert output == ""
         assert errors.startswith(f"connmgr: web is a stored connection that logs in as {user}: leave the user out")

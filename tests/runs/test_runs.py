@@ -167,7 +167,8 @@ def test_a_retry_is_a_new_run_of_what_did_not_succeed(hosts: Hosts) -> None:
 
 def test_a_start_with_the_same_key_finds_the_run(hosts: Hosts) -> None:
     first = hosts.start("true", 1, key="release 7")
-    assert hosts.start("false", 2, key="release 7") == first
+    again = hosts.client.runs.start(connections=hosts.ids[:2], command="false", key="release 7")
+    assert (again.run, again.is_kept, again.targets) == (first, True, 1)
 
 
 def test_a_dry_run_shows_the_selection_and_begins_nothing(hosts: Hosts) -> None:
@@ -190,6 +191,14 @@ def test_a_dry_run_shows_the_selection_and_begins_nothing(hosts: Hosts) -> None:
         ({"stop_after": 0}, "stopAfter: 0 is not at least 1."),
         ({"connections": []}, "The selection is empty: no connection matches."),
         ({"connections": None, "connection_filter": "nothing*"}, "The selection is empty: no connection matches."),
+        # What an empty variable of a script leaves chooses nothing, and not everything.
+        ({"connections": None, "connection_filter": ""}, "The selection is empty: no connection matches."),
+        ({"connections": None, "categoryFilter": ""}, "The selection is empty: no connection matches."),
+        ({"connections": None, "where": " "}, "where: It is blank."),
+        ({"waveApproval": True}, "waveApproval: There is nothing between waves without waves"),
+        ({"wavePause": 300}, "wavePause: There is nothing between waves without waves"),
+        ({"start": False}, "start: A run starts the shells that it needs."),
+        ({"encoding": "base64"}, "encoding: Only the `stdin` of a run is encoded"),
         ({"connections": ["f0ec68aa-63f5-405c-b178-000000000000"]}, "Unknown connection: "),
         ({"parallel": 501}, "parallel: "),
         ({"as_": "job", "fresh": True}, "as: A run as jobs takes neither `fresh`"),

@@ -1,4 +1,4 @@
-"""``connmgr run`` on a terminal: its table, and what Ctrl-C asks."""
+"""``connmgr run``: its table on a terminal, what Ctrl-C asks, its exit codes, and what it reads."""
 
 from __future__ import annotations
 
@@ -32,3 +32,30 @@ def test_ctrl_c_asks_what_becomes_of_the_run(hosts: Hosts, answer: str, said: st
     gate.touch()
     [run] = hosts.client.runs.query(name=name)
     assert hosts.ended(run.run).state == state
+
+
+def test_a_machine_that_is_away_is_no_success_of_the_program(hosts: Hosts) -> None:
+    connmgr = CommandLine(hosts.daemon)
+    done = connmgr("run", "**/host0", "away", "--name", "partly", "--", "true", code=1)
+    assert "done: 1 done, 1 unreachable" in done.errors
+    connmgr("run", "watch", "partly", code=1)
+    connmgr("run", "**/host0", "--", "true")
+
+
+def test_input_is_passed_on_or_left_but_never_dropped(hosts: Hosts) -> None:
+    connmgr = CommandLine(hosts.daemon)
+    before = len(hosts.client.runs.query(limit=1000))
+    dropped = connmgr("run", "**/host0", "--", "cat", stdin="data", code=125)
+    assert "there is standard input, which a run does not read" in dropped.errors
+    assert len(hosts.client.runs.query(limit=1000)) == before
+    assert "data" in connmgr("run", "**/host0", "--stdin", "--", "cat", stdin="data").output
+    assert "data" not in connmgr("run", "**/host0", "-n", "--", "cat", stdin="data").output
+    connmgr("run", "**/host0", "--stdin", "-n", "--", "cat", code=2)
+
+
+def test_an_earlier_run_with_the_key_is_told(hosts: Hosts) -> None:
+    connmgr = CommandLine(hosts.daemon)
+    assert "Nothing was begun" not in connmgr("run", "**/host0", "--key", "once", "--", "echo", "first").errors
+    again = connmgr("run", "**/host1", "--key", "once", "--", "echo", "second")
+    assert "Nothing was begun: the run of " in again.errors
+    assert "has this key, 'echo first'." in again.errors

@@ -122,6 +122,20 @@ def test_a_schedule_fires_and_tells(kept: Daemon, client: Client, tmp_path: Path
     assert any(entry.get("client") == "schedule often" for entry in entries)
 
 
+def test_machines_that_are_away_are_told_until_nobody_is(client: Client) -> None:
+    receiver = Receiver()
+    with closing(receiver):
+        away = client.connection.add("away", {"type": "ssh", "host": "127.0.0.1", "port": 1, "user": "nobody"})
+        notify = {"webhook": {"url": receiver.url, "secret": SECRET}}
+        run = {"connections": [away], "command": "true"}
+        client.schedules.add("backup", cron="0 0 1 1 *", run=run, notify=notify)
+        client.schedules.trigger("backup")
+        eventually(lambda: receiver.told, "the webhook was not told")
+        told = json.loads(receiver.told[0][1])
+        assert (told["event"], told["run"]["state"], told["run"]["counts"]["unreachable"]) == ("unreachable", "done", 1)
+        assert client.schedules.update("backup", notify=None).notify is None
+
+
 def test_a_trigger_is_beside_the_times(client: Client, tmp_path: Path) -> None:
     added = client.schedules.add("rare", cron="0 0 1 1 *", run=on_local(f"echo >> {tmp_path}/fired"))
     client.schedules.pause("rare")
@@ -152,6 +166,13 @@ def test_a_trigger_is_beside_the_times(client: Client, tmp_path: Path) -> None:
         ({"every": 60, "run": {**on_local("true"), "wait": 60}}, "run.wait: Not for the runs of a schedule."),
         ({"every": 60, "notify": {"webhook": {"url": "file:///etc/passwd", "secret": "x" * 20}}}, "http or https"),
         ({"every": 60, "notify": {"webhook": {"url": "http://h/", "secret": "short"}}}, "secret"),
+        ({"every": 60, "notify": {"webhook": {"url": "http://h:99999/", "secret": "x" * 20}}}, "http or https"),
+        ({"every": 60, "notify": {"webhook": {"url": "http://[h/", "secret": "x" * 20}}}, "http or https"),
+        ({"every": 60, "notify": {"on": ["done"]}}, "Nobody would be told"),
+        ({"every": 60, "notify": {"on": [], "command": ["id"]}}, "notify.on"),
+        ({"every": 60, "notify": {"command": ["/usr/bin/no-such"]}}, "has no program '/usr/bin/no-such'"),
+        ({"every": 60, "jitter": 61}, "jitter: 61 s are more than the 60 s between its times."),
+        ({"every": 60, "run": {"where": "", "command": "true"}}, "run.where: It is blank."),
     ],
 )
 def test_bad_input_is_told(client: Client, fields: dict[str, Any], reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shlex
@@ -45,6 +46,7 @@ from connmgr.contract.run import (
     STOPPED,
     TARGET_STATES,
     UNDER_WAY,
+    UNREACHABLE,
     WAITING,
 )
 from connmgr.contract.run import (
@@ -176,6 +178,8 @@ def run() -> None:
 @click.option(
     "--keep", metavar="TIME", type=Duration(least=0), help="How long it is kept after its end, 30d by default."
 )
+@click.option("--stdin", "reads", is_flag=True, help="Pass all of standard input to each command; at most 11 MiB.")
+@click.option("-n", "--no-stdin", "no_input", is_flag=True, help="Leave standard input unread.")
 @click.option("--dry-run", is_flag=True, help="Run nothing; show what is selected, and the waves.")
 @click.option("--detach", is_flag=True, help="Print the run's uuid, and do not wait for its end.")
 @json_option
@@ -193,6 +197,8 @@ def start(
     fresh: bool,
     sudo: str | None,
     manner: str | None,
+    reads: bool,
+    no_input: bool,
     dry_run: bool,
     detach: bool,
     as_json: bool,
@@ -205,9 +211,14 @@ def start(
     neither for --stop-after nor as a failure of the run.
 
     Ctrl-C asks whether to stop the run or to leave it running. Without a terminal, or with --detach, it is
-    left running. The exit code is 0 if the run is done, and 1 if it failed or was stopped.
+    left running. The exit code is 0 if the run is done and has reached every machine, and otherwise 1.
+
+    Input on standard input is an error without --stdin, unless -n says to leave it unread.
     """
     require_some(selectors, choice)
+    input_of_others = script == "-" or choice.reads_stdin
+    if reads and (no_input or input_of_others):
+        raise click.UsageError("Give --stdin alone: nothing else may leave or read standard input.")
     request = what_runs(command, script=script, as_argv=as_argv, saved=saved, facts=facts)
     client = connect()
     selected = select_connections(client, selectors, choice, usage="shell")
@@ -219,6 +230,7 @@ def start(
         "fresh": fresh or None,
         "as_": manner,
         "dry_run": dry_run or None,
+        **_input(reads=reads, leaves=no_input or input_of_others or dry_run),
         "send_env": sent_environment(client, connections=ids),
     }
     if sudo is not None:
@@ -229,10 +241,29 @@ def start(
     if answer.run is None:
         _show_plan(answer, as_json=as_json)
         return
+    if answer.is_kept:
+        kept = client.runs.info(answer.run)
+        click.echo(f"Nothing was begun: the run of {ago(kept.submitted)} has this key, {_command(kept)!r}.", err=True)
     if detach:
         click.echo(answer.run)
         return
     _follow(client, answer.run, as_json=as_json)
+
+
+def _input(*, reads: bool, leaves: bool) -> dict[str, str]:
+    """Return the members of a request that say what each command reads.
+
+    :raises Failure: there is input that nobody would read, or too much of it.
+    """
+    # Imported here, for it takes a while, and most runs need nothing else of it.
+    from connmgr.cli.commands.exec import read_whole_input, refuse_unread_input
+
+    if not reads:
+        if not leaves:
+            refuse_unread_input("a run")
+        return {}
+    content = read_whole_input(why="a run keeps its input", instead="Copy it there by `connmgr cp --all`.")
+    return {"stdin": base64.b64encode(content).decode(), "encoding": "base64"}
 
 
 def what_runs(
@@ -473,7 +504,8 @@ def _follow(client: Client, id: str, *, as_json: bool) -> None:
         seconds = (info.ended - info.submitted).total_seconds() if info.ended is not None else 0.0
         why = f" {info.reason}" if info.reason else ""
         click.echo(f"{info.state}: {_tally(info)} in {seconds:.1f} s.{visible(why)}", err=True)
-    if info.state != DONE:
+    # Unreachable is not failed, but whoever goes on after exit code 0 relies on every machine.
+    if info.state != DONE or info.counts[UNREACHABLE]:
         raise click.exceptions.Exit(FAILED)
 
 
