@@ -8,9 +8,11 @@ import select
 import selectors
 import socket
 import stat
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from connmgr.streams.endpoints import READ_BYTES, READS_AT_ONCE, DescriptorEndpoint, Outbox
@@ -36,6 +38,12 @@ class _PipeSize(NamedTuple):
 
 # Only Linux has them.
 _PIPE_SIZE = _PipeSize(fcntl.F_GETPIPE_SZ, fcntl.F_SETPIPE_SZ) if hasattr(fcntl, "F_SETPIPE_SZ") else None
+
+MOST_PIECES = 1000
+"""Pieces that are written at once (IOV_MAX is 1024)."""
+
+FETCHES = 4
+"""Most pieces of a file that a thread reads before it passes them on."""
 
 LOOK_SECONDS = 1.0
 """Interval at which a thread that waits to write looks whether that is still wanted."""
@@ -105,7 +113,7 @@ class PassedEndpoint(DescriptorEndpoint):
         self._opened_input = ExitStack()
         self._writers: list[ThreadedOutbox] = []
         self._fetching = self._is_released = False
-        self._held: bytes | None = None
+        self._held: deque[bytes] = deque()
         super().__init__(loop, source, out, err)
         self._passed = [one for one in (source, out, err) if one is not None]
         self._watches, self._take = self._reader(source)
@@ -125,11 +133,7 @@ class PassedEndpoint(DescriptorEndpoint):
         if self._source is None or self._reads or self._closed or self._outcome is not None:
             return
         self._reads = True
-        if self._held is not None:
-            held, self._held = self._held, None
-            self._deliver(held)
-        if self._reads:
-            self._read_on()
+        self._deliver_held()
 
     def end(self) -> None:
         # The other program has these descriptors too, so that their readers see no end before it ends.
@@ -196,23 +200,32 @@ class PassedEndpoint(DescriptorEndpoint):
             self._loop.work(partial(self._fetch_from, self._source))
 
     def _fetch_from(self, source: int) -> None:
-        """Read once, in a thread that may block."""
+        """Read once, or a few times from a file, in a thread that may block."""
+        pieces: list[bytes] = []
         try:
-            data = os.read(source, FETCH_BYTES)
+            # Another reader of a pipe may be faster, and a terminal has more only when somebody types.
+            for _ in range(FETCHES if stat.S_ISREG(os.fstat(source).st_mode) else 1):
+                pieces.append(os.read(source, FETCH_BYTES))
+                if not pieces[-1]:
+                    break
         except OSError:
-            data = b""
-        self._loop.call(partial(self._fetched, data))
+            pieces.append(b"")
+        self._loop.call(partial(self._fetched, pieces))
 
-    def _fetched(self, data: bytes) -> None:
+    def _fetched(self, pieces: Sequence[bytes]) -> None:
         self._fetching = False
         if self._closed:
             self._release()
-        elif not self._reads:
-            self._held = data
         else:
-            self._deliver(data)
-            if self._reads:
-                self._read_on()
+            self._held.extend(pieces)
+            self._deliver_held()
+
+    def _deliver_held(self) -> None:
+        """Pass on what was fetched, and read on, as far as the receiver takes it."""
+        while self._reads and self._held:
+            self._deliver(self._held.popleft())
+        if self._reads:
+            self._read_on()
 
     def _release(self) -> None:
         """Close the descriptors, once no thread uses them."""
@@ -357,18 +370,28 @@ class ThreadedOutbox(Outbox):
         failure: OSError | None = None
         written = 0
         try:
-            for piece in pieces:
-                written += self._write_piece(piece)
+            if self._has_reader:
+                for piece in pieces:
+                    written += self._write_piece(piece)
+            else:
+                written = self._write_together(pieces)
         except OSError as error:
             failure = error
         self._loop.call(partial(self._note, written, failure))
 
+    def _write_together(self, pieces: Sequence[memoryview]) -> int:
+        """Write to a file: to wait for the interpreter after each piece would take longer than to write it."""
+        written, rest = 0, deque(pieces)
+        while rest and not self._dropped:
+            size = os.writev(self._descriptor, list(islice(rest, MOST_PIECES)))
+            written += size
+            while rest and size >= len(rest[0]):
+                size -= len(rest.popleft())
+            if size:
+                rest[0] = rest[0][size:]
+        return written
+
     def _write_piece(self, piece: memoryview) -> int:
-        if not self._has_reader:
-            written = 0
-            while written < len(piece) and not self._dropped:
-                written += os.write(self._descriptor, piece[written:])
-            return written
         # Its reader may never come, and the thread must end with the stream.
         written, writable = 0, select.poll()
         writable.register(self._descriptor, select.POLLOUT)

@@ -175,8 +175,8 @@ class SshChannel:
         else:
             self.discard(len(data))
 
-    def receive(self, which: int, data: bytes | memoryview) -> None:
-        """Queue data received on one of the two streams.
+    def receive(self, which: int, data: bytes | memoryview, *, wakes: bool = True) -> None:
+        """Queue data received on one of the two streams; without ``wakes`` the caller calls :meth:`note_news` soon.
 
         :raises paramiko.SSHException: it exceeds the window.
         """
@@ -186,7 +186,8 @@ class SshChannel:
             self._use_room(len(data))
             if not self.closed:
                 _put(self._arrived[which], data)
-                self._notify()
+                if wakes:
+                    self._notify()
 
     def discard(self, size: int) -> None:
         """Give the window back for ``size`` received bytes that nobody reads.

@@ -284,6 +284,10 @@ class SshLink(SendingTransport):
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
         self._packets.deliver = self._deliver
+        self._packets.when_all_read = self._wake_fed
+        self._fed: set[SshChannel] = set()
+        """Channels that got data of which nobody was told yet."""
+
         self._packets.may_rekey = self._is_settled
 
     @property
@@ -374,16 +378,27 @@ class SshLink(SendingTransport):
             return False
         channel.require_open()
         if payload[0] == common.MSG_CHANNEL_DATA:
-            channel.receive(STDOUT, _data(payload, 5))
+            channel.receive(STDOUT, _data(payload, 5), wakes=False)
+            self._fed.add(channel)
         elif payload[0] == common.MSG_CHANNEL_EXTENDED_DATA:
             data = _data(payload, 9)
             if payload[5:9] == EXTENDED_STDERR:
-                channel.receive(STDERR, data)
+                channel.receive(STDERR, data, wakes=False)
+                self._fed.add(channel)
             else:
                 channel.discard(len(data))
         else:
             self._channel_handler_table[payload[0]](channel, Message(payload[5:]))
         return True
+
+    def _wake_fed(self) -> None:
+        """Tell the channels that have data, now that all that came at once is decrypted.
+
+        A reader that was woken for the first packet would wait for the interpreter, which this thread has, and then
+        find one packet where six have come.
+        """
+        while self._fed:
+            self._fed.pop().note_news()
 
     def open_stream(
         self,

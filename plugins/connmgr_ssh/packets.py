@@ -351,6 +351,9 @@ class Packets(Packetizer):
         self._sent = self._received = 0
         self._bytes_sent = self._bytes_received = 0
         self.deliver: Callable[[memoryview], bool] = lambda _: False
+        self.when_all_read: Callable[[], None] = lambda: None
+        """Called when no complete packet is left of what has been read."""
+
         self.may_rekey: Callable[[], bool] = lambda: False
         self.when_silent: Callable[[], None] = lambda: None
         self.greeting = ""
@@ -486,12 +489,15 @@ class Packets(Packetizer):
             payload = self._next(*self._opening)
             if payload is not None:
                 if not self.deliver(payload):
+                    self.when_all_read()
                     message = Message(payload[1:])
                     message.seqno = (self._received - 1) % 2**32
                     return payload[0], message
-            elif self.need_rekey() and self.may_rekey():
+                continue
+            self.when_all_read()
+            if self.need_rekey() and self.may_rekey():
                 raise NeedRekeyException
-            elif not self._wire.read_more():
+            if not self._wire.read_more():
                 self.when_silent()
 
     def _next(self, cipher: Aead, nonces: Nonces) -> memoryview | None:

@@ -19,7 +19,7 @@ from connmgr.streams.endpoints import Outcome
 from connmgr.streams.frames import DATA, STDERR
 from connmgr.streams.loop import Loop
 from connmgr.streams.passed import PIPE_BYTES, QUEUE_BYTES, PassedEndpoint, fault_of, size_of
-from tests.deadlines import DEADLINE_SECONDS, eventually
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 
 
 class Report:
@@ -216,6 +216,21 @@ def test_a_paused_endpoint_reads_no_further(loop: Loop, tmp_path: Path) -> None:
     assert report.has_ended.wait(DEADLINE_SECONDS)
     assert len(report.data) == 5_000_000
     loop.call(made[0].close)
+
+
+def test_a_file_takes_more_pieces_than_one_call_to_the_system_does(loop: Loop, tmp_path: Path) -> None:
+    out = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT, 0o600)
+    endpoint, report, _ = begun(loop, nothing(), out)
+    pieces = [f"{number};".encode() * (1 + number % 7) for number in range(5_000)]
+
+    def write() -> None:
+        for piece in pieces:
+            endpoint.write(piece)
+
+    loop.call(write)
+    eventually_equal(lambda: report.took, len(b"".join(pieces)), "it does not take all")
+    assert (tmp_path / "file").read_bytes() == b"".join(pieces)
+    loop.call(endpoint.close)
 
 
 def test_errors_come_after_the_output_and_have_their_own_place(loop: Loop) -> None:
