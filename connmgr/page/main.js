@@ -27,7 +27,6 @@ import {
  *
  * A module exports its views by name: the component, which gets the decoded segments of the address behind the view's
  * name, and its query; and with `badge` a hook that says how many things wait there.
- * @typedef {{component: (props: {path: string[], query: URLSearchParams}) => any, badge?: () => number}} View
  */
 const VIEWS = [
   ["hub", "h", "connection.query", "M2 3h12v4H2zM2 9h12v4H2zM4.5 5h.01M4.5 11h.01"],

@@ -56,6 +56,60 @@ def test_a_run_is_begun_in_the_page_and_its_next_wave_by_hand(
     assert hindrances(page) == []
 
 
+def test_a_program_without_a_shell_gets_its_arguments_as_they_stand(
+    clean_daemon: Daemon, machines: list[str], visit: Visit
+) -> None:
+    page = visit().opened(clean_daemon, f"#/run/{'/'.join(machines)}")
+    page.get_by_label("What").select_option("A program, without a shell")
+    page.get_by_role("textbox", name="Program and arguments").fill("printf\n(%s)\n$HOME *\n\n<b>end</b>")
+    page.get_by_text("How", exact=True).click()
+    page.get_by_role("textbox", name="Input", exact=True).fill("read by nobody")
+    page.get_by_role("button", name="Run on 4 machines").click()
+    page.get_by_text("4 machines done, 0 failed").wait_for()
+    assert page.locator(".group pre").inner_text() == "($HOME *)()(<b>end</b>)"
+    assert hindrances(page) == []
+
+
+def test_a_script_is_tried_without_starting_and_then_kept_as_a_run_of_jobs(
+    clean_daemon: Daemon, machines: list[str], visit: Visit
+) -> None:
+    before = {one.run for one in clean_daemon.client.runs.query()}
+    page = visit().opened(clean_daemon, f"#/run/{'/'.join(machines)}")
+    page.get_by_label("What").select_option("A script")
+    assert page.get_by_label("Keep it as a run").is_checked()
+    page.get_by_role("textbox", name="Script", exact=True).fill('#!/bin/bash\nprintf \'<%s>\' "$0" "$@"')
+    page.get_by_role("textbox", name="Arguments", exact=True).fill("one two\n\nthree")
+    page.get_by_label("One machine before all others").check()
+    page.get_by_text("More", exact=True).click()
+    page.get_by_label("Runs", exact=True).select_option("as jobs, which outlive the daemon")
+    page.get_by_label("Keep it after its end, in days").fill("1.5")
+    page.get_by_role("textbox", name="Key", exact=True).fill("nightly")
+    page.get_by_role("button", name="Say what it would do").click()
+    page.get_by_text("Nothing is started. It would run on 4 machines, in waves of 1, 3, as job").wait_for()
+    assert {one.run for one in clean_daemon.client.runs.query()} == before
+    with page.expect_request("**/run/start") as sent:
+        page.get_by_role("button", name="Run on 4 machines").click()
+    assert (sent.value.post_data_json["keep"], sent.value.post_data_json["key"]) == (129_600, "nightly")
+    details = page.get_by_role("complementary", name="Runs")
+    group = details.get_by_role("region", name="done on 4 machines")
+    assert group.locator("pre").inner_text() == "<script><one two><><three>"
+    [stored] = [one for one in clean_daemon.client.runs.query() if one.run not in before]
+    assert (stored.as_, stored.waves) == ("job", [1, 3])
+
+
+def test_facts_are_gathered_by_a_run(clean_daemon: Daemon, machines: list[str], visit: Visit) -> None:
+    page = visit().opened(clean_daemon, f"#/run/{machines[0]}")
+    page.get_by_role("textbox", name="Command").fill("echo left alone")
+    page.get_by_text("How", exact=True).click()
+    page.get_by_label("In the directory").fill("/nowhere")
+    page.get_by_label("What").select_option("Gather facts")
+    page.get_by_label("Parts of them").fill("system")
+    page.get_by_role("button", name="Run on 1 machine").click()
+    page.get_by_role("complementary", name="Runs").get_by_role("region", name="done on 1 machine").wait_for()
+    [found] = clean_daemon.client.post("/fact/query", connectionFilter="**/cell0")["machines"]
+    assert set(found["gathered"]) == {"system"}
+
+
 def test_a_cell_tells_of_its_target_and_what_failed_is_run_again(
     clean_daemon: Daemon, machines: list[str], visit: Visit, tmp_path: Path
 ) -> None:

@@ -38,6 +38,9 @@ def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(
     dialog.get_by_label("Shift each time").fill("60")
     dialog.get_by_label("Until").fill("2099-12-31T06:00")
     dialog.get_by_label("Tell a program of failures").fill("/usr/bin/mail\n-s\na backup failed")
+    dialog.get_by_text("Tell a server of failures").click()
+    dialog.get_by_label("Address").fill("https://hooks.example/failed")
+    dialog.get_by_label("Secret").fill("0123456789abcdef")
     dialog.get_by_role("button", name="Add").click()
     details = page.get_by_role("complementary", name="Schedules")
     details.get_by_role("heading", name="<b>nightly</b>").wait_for()
@@ -46,6 +49,8 @@ def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(
     assert (stored["overlap"], stored["catchUp"], stored["jitter"]) == ("queue", "all", 60)
     assert stored["until"].startswith("2099-12-31T06:00")
     assert stored["notify"]["command"] == ["/usr/bin/mail", "-s", "a backup failed"]
+    assert stored["notify"]["webhook"]["url"] == "https://hooks.example/failed"
+    assert "0123456789abcdef" not in page.content()
     week = page.get_by_role("list", name="The coming week")
     # Tonight's time may have been, or tomorrow's began while the page was read.
     assert week.get_by_role("link", name="<b>nightly</b>").count() in (6, 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,10 +24,13 @@ PASSPHRASE = "alice's long passphrase"
 
 
 def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: Visitor) -> None:
+    end = datetime.now().astimezone().replace(hour=6, minute=30, second=0, microsecond=0) + timedelta(days=3)
     page = visitor.opened(own_daemon, "#/tokens")
     page.get_by_role("button", name="Create a token").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("For", exact=True).fill("<b>ci</b>")
+    dialog.get_by_label("Valid for").select_option("until a certain time")
+    dialog.get_by_label("Until", exact=True).fill(f"{end:%Y-%m-%dT%H:%M}")
     dialog.get_by_role("button", name="Run programs").click()
     dialog.get_by_label("On the connections").fill("web*, db*")
     dialog.get_by_label("It only looks").check()
@@ -44,6 +48,7 @@ def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: 
     own = send(own_daemon.url, "/token/info", {}, authorization).json
     assert (own["name"], own["connections"]) == ("<b>ci</b>", ["web*", "db*"])
     assert (own["readOnly"], own["quotaPerDay"], own["rules"]) == (True, 50, [{"effect": "ask", "text": "."}])
+    assert datetime.fromisoformat(own["expires"].replace("Z", "+00:00")) == end
     assert set(own["scopes"]) == {"connection.read", "shell.argv", "job"}
     details = page.get_by_role("complementary", name="Tokens").filter(has_text="<b>ci</b>")
     details.get_by_text("valid", exact=True).wait_for()

@@ -5,13 +5,6 @@
 import { matching, qualified, store } from "./store.js";
 import { Fault, html, labelOf, openDialog, text, useState, Waiting } from "./ui.js";
 
-/**
- * A JSON Schema, with a few words more: `title` labels a field that a view has, `choices` are pairs of a value and what is
- * said of it, and `format` may be one of {@link INPUTS}, `words` (a list on one line), `pairs` (`name=value` a line) or
- * `json`.
- * @typedef {Record<string, any>} Schema
- */
-
 /** Fields that most people fill in; the others wait behind "More settings" until they have a value. */
 const COMMON = ["host", "port", "user", "password", "identity", "gateway"];
 
@@ -139,6 +132,7 @@ function kindOf(schema) {
  */
 const WRITTEN = {
   lines: [(some) => some.join("\n"), (given) => given.split("\n").filter(Boolean)],
+  argv: [(some) => some.join("\n"), (given) => given.replace(/\n$/, "").split("\n")],
   words: [(some) => some.join(" "), (given) => given.split(/[\s,]+/).filter(Boolean)],
   pairs: [
     (pairs) =>

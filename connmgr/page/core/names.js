@@ -2,8 +2,6 @@
 // and path, in whole segments; a pattern has `*`, `?`, `[…]` or `{a,b}`. What is neither yet, because it is being typed,
 // finds the names that contain its words.
 
-/** @typedef {{category: string[], name: string[], type: string}} Named */
-
 const PATTERN = /[*?[]|\{[^}]*,/;
 const MAX_ALTERNATIVES = 64;
 

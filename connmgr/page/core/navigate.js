@@ -4,8 +4,6 @@
 import { can } from "./store.js";
 import { failed, useLayoutEffect, useState } from "./ui.js";
 
-/** @typedef {{view: string, path: string[], query: URLSearchParams}} Route */
-
 /** The address of a view, such as `#/hub/default/web%201`. @param {string} view @param {...string} path */
 export function address(view, ...path) {
   return `#/${[view, ...path].map(encodeURIComponent).join("/")}`;
@@ -48,17 +46,6 @@ export function useRoute() {
   }, []);
   return now;
 }
-
-/**
- * @typedef {object} Command
- * @property {string} name what it does, as a verb with its noun
- * @property {string[]} [actions] those of the API that it needs
- * @property {"connection"} [on] given where it is about one connection, whose id `run` gets
- * @property {(connection: any) => boolean} [fits] whether it applies to a connection of the store
- * @property {string} [key] a key that runs it, such as `/` or `g h`
- * @property {string} [hint] a few words more
- * @property {(connection?: any) => unknown} run
- */
 
 /** @type {Set<Command>} */
 const commands = new Set();

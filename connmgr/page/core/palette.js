@@ -5,8 +5,6 @@ import { address, commandsOn, general, go, run } from "./navigate.js";
 import { matching, nameOf, qualified, store, useChoice, useStore } from "./store.js";
 import { html, openDialog, Rows, text, useMemo, useState } from "./ui.js";
 
-/** @typedef {import("./navigate.js").Command} Command */
-
 /** @param {any} [connection] of the store */
 export function openPalette(connection) {
   // Its key may have been pressed again while this module was loaded.

@@ -5,12 +5,6 @@ import { useLayoutEffect, useReducer, useRef } from "../vendor/htm-preact.js";
 import { ApiError, call, on } from "./api.js";
 import { folded, search } from "./names.js";
 
-/**
- * @typedef {{connection: string, category: string[], name: string[], type: string, usageCategory: string | null, folded: string, order: string}} Connection
- * @typedef {{category: string, name: string[]}} Category
- * @typedef {import("../contract.d.ts").ConnectionInfo} Info
- */
-
 const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*", names: true };
 const SOON_MS = 60;
 const UNDER_WAY = ["starting", "running"];
@@ -44,7 +38,7 @@ export const store = {
   types: new Map(),
   /** Where secrets can be fetched from, by name. @type {Map<string, import("../contract.d.ts").SourceInfo>} */
   sources: new Map(),
-  /** What is stored of connections that were shown; read when they are. @type {Map<string, Info>} */
+  /** What is stored of connections that were shown; read when they are. @type {Map<string, ConnectionInfo>} */
   infos: new Map(),
 };
 

@@ -29,9 +29,6 @@ import {
   useEffect,
 } from "../core/ui.js";
 
-/** @typedef {import("../core/store.js").Connection} Connection */
-/** @typedef {import("../core/navigate.js").Command} Command */
-
 const MOST_NAMED = 12;
 /** The daemon's own machine, which cannot be removed. */
 const LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b";

@@ -20,8 +20,6 @@ import {
 import { Labels } from "./connection.js";
 import { bytes, Deeds, Details, Listing } from "./listing.js";
 
-/** @typedef {import("../contract.d.ts").MachineFacts} Machine */
-
 const SHOWN = ["os.*", "arch", "kernel", "host.name", "cpu.count", "memory.total", "disk.total", "disk.free", "uptime"];
 /** What differs from machine to machine, or from minute to minute, makes no groups. */
 const ALONE = ["uptime", "host.name", "disk.free"];
@@ -61,7 +59,7 @@ async function machinesOf(where) {
 
 const numbers = (/** @type {any} */ said) => html`<span class="number">${said}</span>`;
 
-/** @type {import("./listing.js").Column<Machine>[]} */
+/** @type {Column<Machine>[]} */
 const COLUMNS = [
   ["Name", "minmax(0, 1fr)", ({ name }) => html`<span>${text(name.join("/"))}</span>`],
   [

@@ -67,7 +67,7 @@ function outcomeOf({ event, code, status, exitCode }) {
   return exitCode ? { kind: "busy", word: `exit ${exitCode}` } : { kind: "up", word: "done" };
 }
 
-/** @type {import("./listing.js").Column<any>[]} */
+/** @type {Column<any>[]} */
 const ENTRY_COLUMNS = [
   ["Time", "9rem", ({ time }) => html`<span class="note number">${brief(time)}</span>`],
   ["Action", "minmax(0, 10rem)", (entry) => html`<span>${text(entry.action ?? entry.event)}</span>`],
@@ -186,8 +186,6 @@ register({ name: "Verify the audit log", actions: ["audit.verify"], run: verify 
 
 // A token's record: what it did, step by step, with what jobs and terminals printed, and the files that it changed.
 
-/** @typedef {import("../contract.d.ts").AuditStep} Step */
-
 /** @param {{path: string[]}} props */
 function Record({ path: [token = "", since = ""] }) {
   const asked = { token, ...(since && { since: new Date(since).toISOString() }) };
@@ -248,8 +246,6 @@ function Told({ step }) {
 
 // Changes: what tokens have changed in files, and putting it back where nobody else has changed it since.
 
-/** @typedef {import("../contract.d.ts").ChangeInfo} Change */
-
 const WORDS = /** @type {Record<string, string>} */ ({
   "fs.attributes": "mode or owner",
   "fs.mkdir": "new directory",
@@ -294,7 +290,7 @@ const restore = (one, again) => async () => {
   again();
 };
 
-/** @type {import("./listing.js").Column<Change>[]} */
+/** @type {Column<Change>[]} */
 const CHANGE_COLUMNS = [
   ["State", "7rem", (one) => html`<${State} ...${stateOfChange(one)} />`],
   ["By", "minmax(0, 1fr)", (one) => html`<span>${text(one.by)}</span>`],

@@ -9,9 +9,6 @@ import { html, openDialog, text, toast, useState } from "../core/ui.js";
 /** Types that most people look for, before the others. */
 const FIRST = ["ssh", "local", "shellEnvironment", "docker", "podman"];
 
-/** @typedef {{name: string, data: Record<string, any>, category: string, labels?: Record<string, string>, validate?: boolean}} Values */
-/** @typedef {{title: string, yes: string, isNew?: boolean, before: Values, submit: (values: any) => Promise<unknown>}} Draft */
-
 /** @param {string} [category] @param {string} [type] that is offered first */
 export const addConnection = (category = "", type = store.types.has("ssh") ? "ssh" : [...store.types.keys()][0]) =>
   openDraft({

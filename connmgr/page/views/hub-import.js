@@ -297,7 +297,7 @@ function referring(schema, value, lacks, name = "") {
   return Object.fromEntries(all.filter(([, one]) => one !== undefined));
 }
 
-/** The names by which a stored connection may be meant. @param {import("../core/store.js").Connection} one */
+/** The names by which a stored connection may be meant. @param {Connection} one */
 const callsOf = (one) => [fold(one.name.join("/")), one.folded, one.connection];
 
 const KEY = /^([\w.+-]+|'(?:[^']|'')*'|"(?:[^"\\]|\\.)*"):(?:\s+(\S.*))?\s*$/s;

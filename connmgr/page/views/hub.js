@@ -29,13 +29,6 @@ import { Pane, placeOf } from "./connection.js";
 
 const CLOSED = "connmgr.hub.closed";
 
-/**
- * @typedef {import("../core/store.js").Connection} Connection
- * @typedef {{key: string, depth: number, category: string[], id?: string, count: number, isOpen: boolean}} Folder
- * @typedef {{key: string, depth: number, one: Connection, isLoose?: boolean}} Leaf
- * @typedef {Folder | Leaf} Item
- */
-
 const pathKey = (/** @type {string[]} */ path) => fold(path.map((part) => part.replaceAll("/", "_")).join("/"));
 
 /** The tree as it is drawn: folders with what is in them, unless they are closed. @param {Set<string>} closed @returns {Item[]} */

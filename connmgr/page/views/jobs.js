@@ -23,8 +23,6 @@ import {
 } from "../core/ui.js";
 import { Details, forGood, Listing, Printed, plain, took, useTick } from "./listing.js";
 
-/** @typedef {import("../contract.d.ts").JobInfo} JobInfo */
-
 const KINDS = /** @type {Record<string, string>} */ ({ starting: "busy", running: "busy", exited: "up" });
 const WAIT_SECONDS = 25;
 /** Bytes of output that are kept in the page, at its end. */
@@ -42,7 +40,7 @@ const stateOf = (job) =>
       ? { kind: "lost", word: `${job.state === "exited" ? "exit" : job.state} ${job.exitCode}` }
       : { kind: KINDS[job.state] ?? "lost", word: job.state === "exited" ? "done" : job.state };
 
-/** @type {import("./listing.js").Column<JobInfo>[]} */
+/** @type {Column<JobInfo>[]} */
 const COLUMNS = [
   ["State", "9rem", (job) => html`<${State} ...${stateOf(job)} />`],
   [

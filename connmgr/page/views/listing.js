@@ -76,8 +76,6 @@ export function Printed({ label, children }) {
   }}>${children}</pre>`;
 }
 
-/** A column: its head, its width, and what it shows of a thing. @template T @typedef {[head: string, width: string, cell: (item: T) => any]} Column */
-
 /**
  * A list, and beside it the thing that the address names by its member `id`. On a phone a row has the columns `narrow`
  * alone, or what that makes of a thing. `suffix` is what addresses end in.
@@ -137,11 +135,7 @@ export function Listing({
   `;
 }
 
-/**
- * What can be done: names, each with the action of the API that it needs, the work, and the look of its button.
- * @typedef {[name: string, action: string, work: () => unknown, look?: string] | false | null | undefined} Deed
- * @param {{deeds: Deed[], children?: any}} props
- */
+/** @param {{deeds: Deed[], children?: any}} props */
 export const Deeds = ({ deeds, children }) => html`
   <div class="does">${children}${deeds.map((one) => one && can(one[1]) && html`<button key=${one[0]} class=${one[3]} onClick=${doing(one[2])}>${one[0]}</button>`)}</div>
 `;

@@ -22,7 +22,7 @@ function Recordings() {
   return id ? html`<${Replay} key=${id} id=${id} from=${Number(seconds) || 0} />` : html`<${List} />`;
 }
 
-/** @type {import("./listing.js").Column<import("../contract.d.ts").RecordingInfo>[]} */
+/** @type {Column<import("../contract.d.ts").RecordingInfo>[]} */
 const COLUMNS = [
   ["Connection", "minmax(0, 1fr)", (one) => html`<span>${place(one)}</span>`],
   [

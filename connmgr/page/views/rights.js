@@ -27,8 +27,6 @@ import { Deeds, Details, forGood, Listing, useTick } from "./listing.js";
 
 // Tokens: who else is let in, to what, and until when.
 
-/** @typedef {import("../contract.d.ts").TokenInfo} Token */
-
 const SCOPES = /** @type {Record<string, string>} */ ({
   "connection.read": "See connections and categories",
   "connection.write": "Add, change and remove connections",
@@ -66,6 +64,7 @@ const LIVES = [
   [604800, "7 days"],
   [2592000, "30 days"],
   [7776000, "90 days"],
+  ["until", "until a certain time"],
 ];
 const FIRST = {
   required: ["name", "expires"],
@@ -74,6 +73,7 @@ const FIRST = {
     expires: { title: "Valid for", choices: LIVES },
   },
 };
+const UNTIL = { required: ["until"], properties: { until: { format: "datetime-local" } } };
 const ALL = { format: "words", examples: ["*"] };
 const PLACES = {
   properties: {
@@ -122,7 +122,7 @@ function whereOf({ connections = [], categories = [] }) {
   return [said(connections), said(categories) && `in ${said(categories)}`].filter(Boolean).join(" ") || "all";
 }
 
-/** @type {import("./listing.js").Column<Token>[]} */
+/** @type {Column<Token>[]} */
 const TOKEN_COLUMNS = [
   ["For", "minmax(0, 1.3fr)", (token) => html`<span>${text(token.name)}</span>`],
   ["State", "6rem", (token) => html`<${State} ...${stateOfToken(token)} />`],
@@ -240,10 +240,16 @@ function Creation({ close }) {
     if (!next.delete(scope)) next.add(scope);
     setScopes(next);
   };
+  const submit = async () => {
+    const { until, expires, ...others } = value;
+    const end = expires === "until" ? new Date(until).toISOString() : expires;
+    close(await call("/token/create", { ...others, expires: end, scopes: [...scopes] }));
+  };
   const shared = { value, change, isWhole: true };
   return html`
-    <${Form} yes="Create" cancel=${close} submit=${async () => close(await call("/token/create", { ...value, scopes: [...scopes] }))}>
+    <${Form} yes="Create" cancel=${close} submit=${submit}>
       <${Fields} ...${shared} schema=${FIRST} />
+      ${value.expires === "until" && html`<${Fields} ...${shared} schema=${UNTIL} />`}
       <fieldset><legend>It may</legend>
         <p class="does">${PRESETS.map(([said, some]) => html`<button type="button" onClick=${() => setScopes(new Set(some.filter((scope) => own.includes(scope))))}>${said}</button>`)}
           <span class="note">${counted(scopes.size, "scope")} chosen</span></p>
@@ -261,8 +267,6 @@ function Creation({ close }) {
 register({ name: "Create a token", actions: ["token.create"], run: () => create() });
 
 // Approvals: what tokens ask for before it runs, and the decision of whoever may decide.
-
-/** @typedef {import("../contract.d.ts").ApprovalInfo} Approval */
 
 const APPROVAL_KINDS = /** @type {Record<string, string>} */ ({
   pending: "busy",
@@ -327,7 +331,7 @@ function useWaiting() {
 const canNotify = () =>
   "Notification" in window && Notification.permission === "granted" && localStorage.getItem(NOTICES) === "on";
 
-/** @type {import("./listing.js").Column<Approval>[]} */
+/** @type {Column<Approval>[]} */
 const APPROVAL_COLUMNS = [
   ["State", "7rem", ({ state }) => html`<${State} kind=${APPROVAL_KINDS[state]} word=${state} />`],
   ["By", "minmax(0, 1fr)", (one) => html`<span>${text(one.tokenName)}</span>`],
@@ -373,7 +377,7 @@ function ApprovalDetails({ one, again }) {
     toast(`${text(tokenName)} ${decision === "deny" ? "is told that it may not" : "may"}.`);
     again();
   };
-  /** @type {(name: string, decision: string, look?: string) => import("./listing.js").Deed} */
+  /** @type {(name: string, decision: string, look?: string) => Deed} */
   const deed = (name, decision, look) => [name, "approval.decide", decide(decision), look];
   return html`<${Details} title=${`${text(tokenName)} asks to ${DONE[action] ?? text(action ?? "do something")}`}
     note=${html`${ago(one.created)}; ${isPending ? "expires" : "lasts until"} ${exact(one.expires)}`} state=${{ kind: APPROVAL_KINDS[state], word: state }}

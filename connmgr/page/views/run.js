@@ -22,24 +22,62 @@ import {
 } from "../core/ui.js";
 import { Filters, Group, MOST_NAMED, numberOrShare } from "./listing.js";
 
-/** @typedef {import("../contract.d.ts").BroadcastLine} Line */
-
 const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*" };
 /** The first is every token's; the second only of those that may run commands. */
 const COMMANDS = ["shell.broadcast", "run.query"];
+/** Stands before the names of saved commands among what can run. */
+const SAVED = "saved ";
 const MOST = 1000;
 const MOST_KEPT = 50_000;
 /** Errors that a person can remedy when the shell is started alone. */
 const REMEDIED = ["host_key_unknown", "secret_locked", "vault_locked"];
 
-const HOW = {
-  properties: {
-    user: { title: "As the user", examples: ["of the login"] },
-    cwd: { title: "In the directory" },
-    timeout: { title: "At most, in seconds", type: "number", minimum: 1 },
-    env: { title: "Variables", format: "pairs", description: "One a line, as NAME=value." },
-    fresh: { title: "In a new shell", type: "boolean", default: false },
+/** What can run in place of a command, each as the fields that it has. */
+const WHAT = /** @type {Record<string, {said: string, isRun?: boolean, schema: Schema}>} */ ({
+  argv: {
+    said: "A program, without a shell",
+    schema: {
+      required: ["argv"],
+      properties: {
+        argv: {
+          format: "argv",
+          title: "Program and arguments",
+          description: "One a line, exactly as it stands there; an empty line is an empty argument.",
+        },
+      },
+    },
   },
+  script: {
+    said: "A script",
+    isRun: true,
+    schema: {
+      required: ["text"],
+      properties: {
+        text: {
+          title: "Script",
+          maxLength: 65_536,
+          rows: 8,
+          description: "Its first line names the interpreter, such as #!/usr/bin/env python3; without that: /bin/sh.",
+        },
+        arguments: { format: "argv", description: "One a line." },
+      },
+    },
+  },
+  facts: {
+    said: "Gather facts",
+    isRun: true,
+    schema: { properties: { facts: { format: "words", title: "Parts of them", examples: ["all"] } } },
+  },
+});
+const TIMEOUT = { timeout: { title: "At most, in seconds", type: "number", minimum: 1 } };
+const HOW = {
+  user: { title: "As the user", examples: ["of the login"], description: "By sudo: root, or another." },
+  cwd: { title: "In the directory" },
+  ...TIMEOUT,
+  env: { title: "Variables", format: "pairs", description: "One a line, as NAME=value." },
+  stdin: { title: "Input", maxLength: 65_536 },
+  session: { title: "In the shell called", examples: ["the connection's own"] },
+  fresh: { title: "In a new shell", type: "boolean", default: false },
 };
 const KEPT = {
   properties: {
@@ -48,11 +86,28 @@ const KEPT = {
     stopAfter: { title: "Stop after so many failures", examples: ["3, or 5%"] },
     wavePause: { title: "Seconds between waves", type: "number", minimum: 0 },
     parallel: { title: "At a time", type: "integer", minimum: 1, maximum: 500, examples: [100] },
-    retries: { title: "Try again, so many times", type: "integer", minimum: 0 },
+    retries: { title: "Try again, so many times", type: "integer", minimum: 0, maximum: 10 },
     canary: { title: "One machine before all others", type: "boolean", default: false },
     waveApproval: { title: "Wait for me between waves", type: "boolean", default: false },
+    more: {
+      type: "object",
+      properties: {
+        as: {
+          title: "Runs",
+          choices: [
+            ["shell", "in the open shells"],
+            ["job", "as jobs, which outlive the daemon"],
+          ],
+        },
+        retryDelay: { title: "Seconds before it is tried again", type: "number", minimum: 0, examples: [10] },
+        runTimeout: { title: "All of it at most, in seconds", type: "number", minimum: 1 },
+        keep: { title: "Keep it after its end, in days", type: "number", minimum: 0, maximum: 3650 },
+        key: { maxLength: 200, description: "Where a kept run has this key, that is shown, and nothing is started." },
+      },
+    },
   },
 };
+const DAY_SECONDS = 86_400;
 
 /** @param {Record<string, any>} parameters */
 const parametersOf = (parameters) => ({
@@ -80,9 +135,9 @@ function Run({ path, query }) {
   const [chosen, choose] = useState(() => new Set(path));
   const [results, setResults] = useState(/** @type {Map<string, Line>} */ (new Map()));
   const [running, setRunning] = useState(/** @type {string[]} */ ([]));
-  const [isKept, keep] = useState(query.has("kept"));
+  const [isWanted, keep] = useState(query.has("kept"));
   const [error, setError] = useState(/** @type {Error | null} */ (null));
-  const [name, setName] = useState("");
+  const [what, setWhat] = useState("");
   const [typed, type] = useState(query.get("command") ?? "");
   const [given, give] = useState(/** @type {Record<string, any>} */ ({}));
   const [how, setHow] = useState(/** @type {Record<string, any>} */ ({}));
@@ -95,7 +150,10 @@ function Run({ path, query }) {
     [condition],
   );
   const saved = useAnswer(async () => (await call("/command/query")).commands, []).answer ?? [];
-  const command = saved.find((one) => one.name === name);
+  const command = saved.find((one) => SAVED + one.name === what);
+  const other = WHAT[what];
+  const isKept = isWanted || Boolean(other?.isRun);
+  const mayKeep = can("run.start", "run.query");
   useEffect(() => () => stop.current?.abort(), []);
 
   const shown = useMemo(() => {
@@ -117,11 +175,11 @@ function Run({ path, query }) {
   };
   const order = () => {
     const { user, ...others } = how;
-    return {
-      ...(command ? { saved: { name, arguments: given } } : { command: typed }),
-      ...others,
-      ...(user && { elevate: { user } }),
-    };
+    // A program of the daemon's own gathers them: nothing else of how it would run applies.
+    if (what === "facts") return { facts: given.facts ?? [], timeout: how.timeout };
+    const named = command && { saved: { name: command.name, arguments: given } };
+    const written = what === "script" ? { script: given } : other ? given : { command: typed };
+    return { ...(named ?? written), ...others, ...(user && { elevate: { user } }) };
   };
   /** @param {string[]} targets */
   const start = async (targets) => {
@@ -148,22 +206,35 @@ function Run({ path, query }) {
       setRunning([]);
     }
   };
-  /** Starts it as a run, which the daemon keeps, and goes there. */
-  const startKept = async () => {
-    const { waves = [], canary, stopAfter, ...others } = kept;
+  /** Starts it as a run, which the daemon keeps; a dry run starts nothing, and is told of. */
+  const startKept = (dryRun = false) => {
+    const { waves = [], canary, stopAfter, more: { keep: days, ...more } = {}, ...others } = kept;
     const sizes = [...(canary ? [1] : []), ...waves.map(numberOrShare)];
-    const { run = "" } = await call("/run/start", {
+    return call("/run/start", {
       ...order(),
       ...others,
+      ...more,
+      dryRun,
       connections: [...chosen],
       ...(sizes.length && { waves: sizes }),
       ...(stopAfter && { stopAfter: numberOrShare(stopAfter) }),
+      ...(days !== undefined && { keep: Math.round(days * DAY_SECONDS) }),
     });
-    go(address("runs", run));
   };
+  const preview = doing(async () => {
+    if (!form.current?.reportValidity()) return;
+    const { targets, waves, as, why, locked = [] } = await startKept(true);
+    const said = [`Nothing is started. It would run on ${counted(targets, "machine")}`];
+    if (waves.length > 1) said.push(`in waves of ${waves.join(", ")}`);
+    said.push(`as ${as}: ${why}`);
+    toast(text(said.join(", ") + (locked.length ? ` ${counted(locked.length, "machine")} would fail: locked.` : "")));
+  });
   const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
-    doing(() => (isKept ? startKept() : chosen.size && !running.length && start([...chosen])))();
+    doing(async () => {
+      if (isKept) go(address("runs", (await startKept()).run ?? ""));
+      else if (chosen.size && !running.length) await start([...chosen]);
+    })();
   };
   const failures = [...results.values()].filter((line) => line.error || line.exitCode);
   const retry = doing(async () => {
@@ -199,26 +270,28 @@ function Run({ path, query }) {
         </section>
         <section class="scroll order" aria-label="Command">
           <form ref=${form} onSubmit=${submit}>
+            <label class="field">What<select value=${what} onChange=${(event) => {
+              setWhat(event.target.value);
+              give({});
+            }}><option value="">A command</option>
+              ${Object.entries(WHAT).map(([name, { said, isRun }]) => (!isRun || mayKeep) && html`<option key=${name} value=${name}>${said}</option>`)}
+              ${saved.map((one) => html`<option key=${one.name} value=${SAVED + one.name}>${text(one.name)}${one.description && ` – ${text(one.description)}`}</option>`)}</select></label>
             ${
-              saved.length > 0 &&
-              html`<label class="field">What<select onChange=${(event) => setName(event.target.value)}><option value="">A command</option>
-              ${saved.map((one) => html`<option key=${one.name} value=${one.name}>${text(one.name)}${one.description && ` – ${text(one.description)}`}</option>`)}</select></label>`
-            }
-            ${
-              command
-                ? html`<${Fields} key=${name} schema=${parametersOf(command.parameters ?? {})} value=${given} change=${give} isWhole />`
+              command || other
+                ? html`<${Fields} key=${what} schema=${command ? parametersOf(command.parameters ?? {}) : other.schema} value=${given} change=${give} isWhole />`
                 : html`<label class="field">Command<textarea class="mono" rows="2" required spellcheck=${false} placeholder="uptime" value=${typed} onInput=${(event) => type(event.target.value)}
               onKeyDown=${(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && form.current?.requestSubmit()}></textarea></label>`
             }
-            <details><summary>How</summary><div class="choices"><${Fields} schema=${HOW} value=${how} change=${setHow} isWhole /></div></details>
+            <details><summary>How</summary><div class="choices"><${Fields} schema=${{ properties: what === "facts" ? TIMEOUT : HOW }} value=${how} change=${setHow} isWhole /></div></details>
             ${
-              can("run.start", "run.query") &&
-              html`<label class="check"><input type="checkbox" checked=${isKept} onChange=${(event) => keep(event.target.checked)} />
+              mayKeep &&
+              html`<label class="check"><input type="checkbox" checked=${isKept} disabled=${other?.isRun} onChange=${(event) => keep(event.target.checked)} />
               <span>Keep it as a run<br /><small>It goes on without this page, in waves, and stops when too much fails.</small></span></label>`
             }
             ${isKept && html`<div class="choices"><${Fields} schema=${KEPT} value=${kept} change=${setKept} isWhole /></div>`}
             <p class="note">${chosen.size ? `On ${on}` : "Choose the machines first."}</p>
             <p class="does"><button class="primary" disabled=${!chosen.size || running.length > 0}>Run on ${counted(chosen.size, "machine")}</button>
+              ${isKept && chosen.size > 0 && html`<button type="button" onClick=${preview}>Say what it would do</button>`}
               ${running.length > 0 && html`<button type="button" onClick=${() => stop.current?.abort()}>Stop</button>`}
               ${!running.length && failures.length > 0 && html`<button type="button" onClick=${retry}>Retry the ${counted(failures.length, "failure")}</button>`}
               ${results.size > 0 && html`<button type="button" class="quiet" onClick=${doing(() => copied([...results.values()]))}>Copy as text</button>`}</p>

@@ -25,8 +25,6 @@ import { Details, forGood, Group, Listing, numberOrShare, took } from "./listing
 
 // Runs: commands on many machines that the daemon keeps and goes on with; each target as a cell, and what they printed.
 
-/** @typedef {import("../contract.d.ts").RunInfo} RunInfo */
-
 const UNDER_WAY = ["pending", "running", "waiting", "paused", "stopping"];
 const KINDS = /** @type {Record<string, string>} */ ({ done: "up", failed: "lost", stopped: "off" });
 const RETRIED = ["failed", "unreachable", "unknown", "stopped"];
@@ -39,11 +37,12 @@ const isUnderWay = (/** @type {RunInfo} */ run) => UNDER_WAY.includes(run.state)
 /** @param {string} state of a run */
 export const stateOfRun = (state) => ({ kind: KINDS[state] ?? "busy", word: state });
 /** What runs, of a run or of a request for one. @param {any} run */
-const gistOf = ({ command, argv, saved, script }) =>
+const gistOf = ({ command, argv, saved, script, facts }) =>
   (argv ?? (Array.isArray(command) ? command : undefined))?.join(" ") ??
   command ??
   saved?.name ??
   script?.text ??
+  (facts && `facts: ${facts.join(", ") || "all"}`) ??
   "(not to be seen)";
 
 /** How many targets are in each state, without those in which none is. @param {RunInfo} run */
@@ -53,7 +52,7 @@ const said = ({ counts }) =>
     .map(([state, count]) => `${count.toLocaleString("en")} ${state}`)
     .join(", ");
 
-/** @type {import("./listing.js").Column<RunInfo>[]} */
+/** @type {Column<RunInfo>[]} */
 const RUN_COLUMNS = [
   ["State", "7rem", (run) => html`<${State} ...${stateOfRun(run.state)} />`],
   [
@@ -194,7 +193,7 @@ export function drawn(cells, waves) {
   return { columns, height: top - BETWEEN, paths, places };
 }
 
-/** @param {{run: import("../contract.d.ts").RunInfo, at: number, choose: (at: number) => void}} props */
+/** @param {{run: RunInfo, at: number, choose: (at: number) => void}} props */
 function Field({ run, at, choose }) {
   const { columns, height, paths, places } = useMemo(() => drawn(run.cells ?? "", run.waves), [run.cells]);
   const states = Object.keys(run.counts);
@@ -227,8 +226,6 @@ function Field({ run, at, choose }) {
 }
 
 // Schedules: runs that begin by themselves; when they do in the coming week, and how the last one went.
-
-/** @typedef {import("../contract.d.ts").ScheduleInfo} Schedule */
 
 const DAYS = 7;
 /** More firings of a schedule on one day are told by their number. */
@@ -266,7 +263,7 @@ const targetsOf = ({ connections, connectionFilter, categoryFilter, typeFilter, 
     .filter(Boolean)
     .join(" ");
 
-/** @type {import("./listing.js").Column<Schedule>[]} */
+/** @type {Column<Schedule>[]} */
 const SCHEDULE_COLUMNS = [
   ["State", "6rem", (one) => html`<${State} ...${stateOf(one)} />`],
   ["Name", "minmax(0, 1.5fr)", (one) => html`<span>${text(one.name)}</span>`],
@@ -432,16 +429,30 @@ async function add() {
           },
           until: { format: "datetime-local" },
           tell: {
-            type: "array",
+            format: "argv",
             title: "Tell a program of failures",
-            description: "Its path and arguments on the daemon's machine; it gets the notice as JSON.",
+            description: "Its path and arguments on the daemon's machine, one a line; it gets the notice as JSON.",
+          },
+          webhook: {
+            type: "object",
+            title: "Tell a server of failures",
+            required: ["url", "secret"],
+            properties: {
+              url: { title: "Address", description: "By https or http; it gets the notice as JSON." },
+              secret: {
+                format: "password",
+                autocomplete: "new-password",
+                minLength: 16,
+                description: "Signs the notice, so that the server knows where it is from.",
+              },
+            },
           },
         },
       },
     },
     yes: "Add",
     work: async ({ name, command, on = "", where, when, timezone, waves, stopAfter, more = {} }) => {
-      const { tell, until, ...others } = more;
+      const { tell, webhook, until, ...others } = more;
       const often = /^(\d+(?:\.\d+)?)\s*([smhd])$/.exec(when.trim());
       const { schedule } = await call("/schedule/add", {
         name,
@@ -449,7 +460,7 @@ async function add() {
         ...(often ? { every: Number(often[1]) * SECONDS[often[2]] } : { cron: when.trim() }),
         ...others,
         ...(until && { until: new Date(until).toISOString() }),
-        ...(tell && { notify: { command: tell } }),
+        ...((tell || webhook) && { notify: { command: tell, webhook } }),
         run: {
           ...selection(on.trim(), where?.trim() || undefined),
           command,

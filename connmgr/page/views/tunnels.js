@@ -7,15 +7,13 @@ import { ago, doing, Empty, html, State, text, useAnswer } from "../core/ui.js";
 import { described, Labels } from "./connection.js";
 import { bytes, Details, Listing } from "./listing.js";
 
-/** @typedef {import("../contract.d.ts").TunnelInfo} Tunnel */
-
 const KINDS = /** @type {Record<string, string>} */ ({ stopped: "off", open: "up", failed: "lost" });
 const stateOf = (/** @type {Tunnel} */ { state }) => ({ kind: KINDS[state] ?? "busy", word: state });
 
 /** Ports of web servers; those at others have the label `web`. */
 const WEB = /** @type {Record<number, string>} */ ({ 80: "http", 8080: "http", 443: "https", 8443: "https" });
 
-/** How a browser reaches what a tunnel leads to; empty where that is nothing for a browser. @param {import("../contract.d.ts").ConnectionInfo} info */
+/** How a browser reaches what a tunnel leads to; empty where that is nothing for a browser. @param {ConnectionInfo} info */
 const schemeOf = ({ labels = {}, rawData }) =>
   labels.web === undefined ? (WEB[rawData.remotePort] ?? "") : /^https?$/.test(labels.web) ? labels.web : "";
 
@@ -31,7 +29,7 @@ async function add() {
   return addConnection("", found?.type);
 }
 
-/** @type {import("./listing.js").Column<Tunnel>[]} */
+/** @type {Column<Tunnel>[]} */
 const COLUMNS = [
   ["State", "7rem", (one) => html`<${State} ...${stateOf(one)} />`],
   ["Name", "minmax(0, 1.5fr)", (one) => html`<span>${text(nameOf(one.connection))}</span>`],

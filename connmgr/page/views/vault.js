@@ -20,8 +20,6 @@ import {
   Waiting,
 } from "../core/ui.js";
 
-/** @typedef {import("../contract.d.ts").RecoveryKey} Recovery */
-
 const LEAST = 8;
 
 const lock = async () => {
