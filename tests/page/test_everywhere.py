@@ -135,6 +135,20 @@ def test_every_view_is_for_everybody_and_shows_names_as_text(
     assert {view: some for view, some in found.items() if some} == {}
 
 
+def test_a_view_without_anything_to_show_has_no_number_in_its_place(clean_daemon: Daemon, visit: Visit) -> None:
+    visitor = visit()
+    page = visitor.opened(clean_daemon)
+    numbers = {}
+    for view in VIEWS:
+        visitor.settle(page, f"#/{view}")
+        numbers[view] = page.evaluate(
+            """() => [...document.querySelectorAll('#content :is(.view, .view > header, .split, .split > *)')]
+              .flatMap(each => [...each.childNodes])
+              .filter(node => node.nodeType === Node.TEXT_NODE && /\\d/.test(node.data)).map(node => node.data)"""
+        )
+    assert {view: some for view, some in numbers.items() if some} == {}
+
+
 @pytest.mark.parametrize(
     "scopes", [(), ("connection.read",), ("terminal", "shell.any"), ("audit.read", "connection.read")]
 )

@@ -121,7 +121,7 @@ function FactsView({ path, query }) {
         .filter((name) => !ALONE.includes(name))
         .sort()
         .map((name) => html`<option key=${name} value=${name}>${text(name)}</option>`)}</select></label></div>
-      ${machines?.length && html`<${Groups} machines=${machines} by=${by} choose=${(said) => require(where ? `(${where}) and ${said}` : said)} />`}
+      ${Boolean(machines?.length) && html`<${Groups} machines=${machines} by=${by} choose=${(said) => require(where ? `(${where}) and ${said}` : said)} />`}
       ${answer && answer.total > MOST && html`<p class="note">Only the first ${MOST.toLocaleString("en")} of ${answer.total.toLocaleString("en")} are shown.</p>`}`}
     empty=${html`<${Empty} title=${where ? "The condition holds for no machine" : "No machines yet"}><p>${where ? html`<button class="link" onClick=${() => require("")}>Show all</button>` : html`Machines are added in the <a href="#/hub">hub</a>.`}</p><//>`} />`;
 }

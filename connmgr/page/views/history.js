@@ -307,7 +307,7 @@ function Changes({ path }) {
   const link = (/** @type {string | null} */ change) =>
     change && html`<a href=${address("changes", change)}>${change}</a>`;
   return html`<${Listing} view="changes" id="change" ...${{ path, items, error, again }} columns=${CHANGE_COLUMNS} narrow=${[2, 0]}
-    tools=${items?.length && html`<span class="note">${counted(items.length, "change")}</span>`}
+    tools=${items && items.length > 0 && html`<span class="note">${counted(items.length, "change")}</span>`}
     details=${(/** @type {Change} */ one) => html`
       <${Details} title=${pathOf(one)} note=${exact(one.at)} state=${stateOfChange(one)} deeds=${[!one.notKept && ["Put back", "undo.restore", restore(one, again)]]}
         facts=${[

@@ -73,7 +73,7 @@ function Jobs({ path }) {
     html`<button class="primary" onClick=${doing(() => start())}>Start a job</button>`;
   return html`<${Listing} view="jobs" id="job" ...${{ path, error, again }} items=${jobs} columns=${COLUMNS}
     one=${answer?.find(({ job }) => job === path[0])} details=${(job) => html`<${Job} job=${job} />`}
-    tools=${answer?.length && html`<input type="search" class="find" aria-label="Search jobs" placeholder="Search" value=${wanted} onInput=${(event) => want(event.target.value)} />${begin}`}
+    tools=${Boolean(answer?.length) && html`<input type="search" class="find" aria-label="Search jobs" placeholder="Search" value=${wanted} onInput=${(event) => want(event.target.value)} />${begin}`}
     empty=${answer?.length ? html`<${Empty} title="No job is like that" />` : html`<${Empty} title="No jobs yet"><p>A job is a command that goes on when this page, the daemon or the connection ends. Its output is kept on its machine.</p><p>${begin}</p><//>`} />`;
 }
 

@@ -52,7 +52,7 @@ function List() {
   };
   return html`<${Listing} view="recordings" id="recording" path=${[]} ...${{ items, error, again }} columns=${COLUMNS} narrow=${[0, 3]}
     tools=${
-      items?.length &&
+      Boolean(items?.length) &&
       html`<form class="find" role="search" onSubmit=${search}>
         <input type="search" aria-label="Find in what terminals printed" placeholder="Find in what was printed" value=${wanted} onInput=${(event) => want(event.target.value)} />
         <button>Find</button></form>`

@@ -142,7 +142,7 @@ function Tokens({ path }) {
     kind: "token",
   });
   const begin = html`<button class="primary" onClick=${doing(() => create(again))}>Create a token</button>`;
-  return html`<${Listing} view="tokens" id="id" ...${{ path, error, again }} items=${answer} columns=${TOKEN_COLUMNS} narrow=${[0, 1]} tools=${answer?.length && begin}
+  return html`<${Listing} view="tokens" id="id" ...${{ path, error, again }} items=${answer} columns=${TOKEN_COLUMNS} narrow=${[0, 1]} tools=${Boolean(answer?.length) && begin}
     details=${(token) => html`<${TokenDetails} token=${token} again=${again} />`}
     empty=${html`<${Empty} title="Nobody else is let in">
       <p>A token gives a colleague, a script or an agent some rights, on some machines, for some time. It can be revoked at any moment.</p>

@@ -73,7 +73,7 @@ function Runs({ path }) {
   });
   const runs = answer?.runs;
   const begin = html`<a class="button" href="#/run">Run a command</a>`;
-  return html`<${Listing} view="runs" id="run" ...${{ path, error, again }} items=${runs} columns=${RUN_COLUMNS} tools=${runs?.length && begin}
+  return html`<${Listing} view="runs" id="run" ...${{ path, error, again }} items=${runs} columns=${RUN_COLUMNS} tools=${Boolean(runs?.length) && begin}
     one=${runs && path[0] && (runs.find(({ run }) => run === path[0]) ?? { run: path[0] })} details=${(one) => html`<${RunDetails} id=${one.run} />`}
     empty=${html`<${Empty} title="No runs yet"><p>A run is a command on many machines that goes on without this page: in waves, and with a stop when too much fails.
       Choose the machines, and <em>Keep it as a run</em>.</p><p>${begin}</p><//>`} />`;
@@ -294,8 +294,8 @@ function Schedules({ path }) {
   );
   const items = answer?.schedules;
   const begin = can("schedule.add") && html`<button class="primary" onClick=${doing(add)}>Add a schedule</button>`;
-  return html`<${Listing} view="schedules" id="schedule" ...${{ path, items, error, again }} columns=${SCHEDULE_COLUMNS} tools=${items?.length && begin}
-    filters=${items?.length && html`<${Week} ...${answer} />`} details=${(one) => html`<${ScheduleDetails} one=${one} />`}
+  return html`<${Listing} view="schedules" id="schedule" ...${{ path, items, error, again }} columns=${SCHEDULE_COLUMNS} tools=${Boolean(items?.length) && begin}
+    filters=${Boolean(items?.length) && html`<${Week} ...${answer} />`} details=${(one) => html`<${ScheduleDetails} one=${one} />`}
     empty=${html`<${Empty} title="No schedules yet"><p>A schedule begins a run at each of its times: a backup each night, a check each quarter of an hour. The daemon keeps it; nothing is installed on the machines.</p><p>${begin}</p><//>`} />`;
 }
 

@@ -45,7 +45,7 @@ function Tunnels({ path }) {
   const items =
     answer && [...tunnels.values()].sort((one, other) => (nameOf(one.connection) < nameOf(other.connection) ? -1 : 1));
   const begin = can("connection.add") && html`<button class="primary" onClick=${doing(add)}>Add a tunnel</button>`;
-  return html`<${Listing} view="tunnels" id="connection" ...${{ path, items, error, again }} columns=${COLUMNS} tools=${items?.length && begin}
+  return html`<${Listing} view="tunnels" id="connection" ...${{ path, items, error, again }} columns=${COLUMNS} tools=${Boolean(items?.length) && begin}
     details=${(one) => html`<${One} one=${one} />`}
     empty=${html`<${Empty} title="No tunnels yet"><p>A tunnel makes a port here lead to a service that only a machine can reach, such as its database, and reopens when its link breaks.</p><p>${begin}</p><//>`} />`;
 }
