@@ -24,6 +24,7 @@ from connmgr.contract.message import given_json, message_of, replace
 from connmgr.contract.run import (
     DONE,
     ENDED,
+    MAX_SCRIPT,
     MAX_TARGETS,
     MOST_SHOWN,
     STARTING,
@@ -117,7 +118,8 @@ def _again(request: RunRetryRequest) -> RunStartRequest:
     rows, _ = services().vault.runs.targets(run.id, states=request.states)
     if not rows:
         raise errors.InvalidRequest(f"states: No target of the run is {' or '.join(request.states)}.")
-    original = RunStartRequest.read(run.spec["asked"])
+    content = services().vault.runs.content(run)
+    original = RunStartRequest.read(content["asked"] or content["request"])
     # Nobody waits for an approval here: a view that has begun is not run again.
     again = replace(original, connections=[row["connection"] for row in rows], key=None, dry_run=False, wait=0)
     ids = list(again.connections or ())
@@ -227,6 +229,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         key=request.key,
         stop_after=stop_after_of(request, len(ids)),
         timeout=request.run_timeout,
+        content=_content(request, selection),
     )
     id, is_new = daemon.runs.submit(new, caller().access, request_context().environ.get(STORE))
     detail(run=id)
@@ -254,9 +257,6 @@ def _spec(
         "client": caller().name,
         "lineage": [] if grant is None else grant.lineage_ids,
         "lent": lends,
-        "request": _request_to_store(request),
-        "asked": _request_to_store(selection.original),
-        "grounds": [ground.stored() for ground in request_context().grounds.values()],
         "approved": "approval" in request_context().authority,
         "shown": _shown_command(request),
         "waves": waves,
@@ -272,11 +272,29 @@ def _spec(
     }
 
 
+def _content(request: RunStartRequest, selection: RunSelection) -> dict[str, Any]:
+    """Return what a run runs, as the vault keeps it: its input and variables may have megabytes."""
+    stored, asked = _request_to_store(request), _request_to_store(selection.original)
+    return {
+        "request": stored,
+        "asked": None if asked == stored else asked,
+        "grounds": [ground.stored() for ground in request_context().grounds.values()],
+    }
+
+
 def _shown_command(request: RunStartRequest) -> Any:
     """Return what a run runs, without secrets."""
     if request.facts is not None:
         return f"gather facts: {', '.join(request.facts) or 'all'}"
-    return request.command if request.argv is None else request_context().recorded or request.argv
+    if request.argv is None:
+        return (request.command or "")[:MAX_SCRIPT]
+    words, room = [], MAX_SCRIPT
+    for word in request_context().recorded or request.argv:
+        words.append(word[:room])
+        room -= len(words[-1])
+        if room <= 0:
+            break
+    return words
 
 
 def _request_to_store(request: RunStartRequest) -> dict[str, Any]:
@@ -493,8 +511,10 @@ def stop(request: RunStopRequest) -> None:
 )
 def query(request: RunQueryRequest) -> RunQueryResponse:
     """List the runs that match, newest first. A token sees those that it, or a token below it, has started."""
-    runs = services().vault.runs.find(states=request.states, name=request.name)
-    return RunQueryResponse(runs=[_info(run) for run in list(filter(_is_visible, runs))[: request.limit]])
+    runs = services().vault.runs.find(
+        states=request.states, name=request.name, limit=request.limit, is_wanted=_is_visible
+    )
+    return RunQueryResponse(runs=[_info(run) for run in runs])
 
 
 @group.endpoint("/remove", about=("run",), raises=[errors.UnknownRun, errors.RunUnderWay], example={"run": RUN_ID})

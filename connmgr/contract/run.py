@@ -250,7 +250,8 @@ class RunInfo(Message):
     command: Annotated[
         Any,
         SchemaMembers({"type": ["string", "array", "null"]}),
-        "The text of the `command`, the `argv` as a list; null if the caller may not see it.",
+        f"The text of the `command`, the `argv` as a list; of a long one the first {MAX_SCRIPT:,} characters. Null if "
+        "the caller may not see it.",
     ]
     locked: Annotated[
         bool | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -80,9 +81,9 @@ class Authors:
             access.who = {"client": run.spec["client"], "session": run.id[:8], **named}
         return Author(run.id[:8], run.spec["client"], access, live)
 
-    def rights_of(self, run: StoredRun, author: Author) -> RunRights:
-        """Return the rights of a run's author."""
-        asked: dict[str, Any] = dict(run.spec["asked"])
+    def rights_of(self, run: StoredRun, author: Author, content: Mapping[str, Any]) -> RunRights:
+        """Return the rights of the author of a run with this ``content``."""
+        asked: dict[str, Any] = dict(content["asked"] or content["request"])
         request = RunStartRequest.read(asked)
         if request.saved is not None:
             # If the saved command was removed since, its words stay those of the run, and are judged as any others.
@@ -90,5 +91,5 @@ class Authors:
                 saved = self._commands.get(request.saved.name)
                 request = replace(request, saved=replace(request.saved, too_free=saved.too_free))
         # A run that an older version has stored says so by its grounds alone.
-        approved = run.spec.get("approved", bool(run.spec["grounds"]))
+        approved = run.spec.get("approved", bool(content["grounds"]))
         return RunRights(author, self._authorisation, request, approved=approved)

@@ -95,6 +95,9 @@ UNAVAILABLE_SECONDS = 1.0
 
 TIDY_SECONDS = 3600.0
 
+SIZE_SECONDS = 10.0
+"""Interval of looking how large the kept outputs are, while runs are under way."""
+
 Recorder = Callable[[StoredRun, Author, Sequence[tuple[str, TargetOutcome]]], None]
 """Records outcomes, with the connection of each, in the audit log."""
 
@@ -211,7 +214,10 @@ class Runs:
         self._membership = Membership(vault, self.name, settings.run_lease)
         self._lock = threading.Lock()
         self._poller = Poller("runs", self._turn, RETRY_SECONDS, logger)
-        self._tidied = float("-inf")
+        self._tidied = self._sized = float("-inf")
+        self.full: set[str] = set()
+        """The runs whose further outputs are not kept."""
+
         self._drivers: dict[str, RunDriver] = {}
         self._access: dict[str, Access] = {}
         """What the senders of runs could open, as they began them."""
@@ -381,6 +387,13 @@ class Runs:
         if time.monotonic() - self._tidied > TIDY_SECONDS:
             self._tidied = time.monotonic()
             self._vault.runs.remove_expired()
+        if self.active and time.monotonic() - self._sized > SIZE_SECONDS:
+            self._sized = time.monotonic()
+            before, self.full = self.full, self._vault.runs.full()
+            if self.full:
+                self._vault.runs.remove_expired()
+            for id in self.full - before:
+                logger.warning("What the run %s prints from now on is not kept: the kept outputs are too large.", id)
         shared = self._vault.database.is_shared
         submitted = self._submitted()
         under_way = self._vault.runs.tend()
@@ -677,6 +690,9 @@ class RunDriver:
         self, stdout: bytes | bytearray, stderr: bytes | bytearray, *, truncated: bool
     ) -> tuple[bytes, bytes] | None:
         most = self._runs._settings.run_output
+        if self.id in self._runs.full and (stdout or stderr):
+            # Told as cut off; each target's outcome is kept.
+            return self._vault.runs.sealed_output(b"", b"", truncated=True)
         cut = truncated or len(stdout) > most or len(stderr) > most
         return self._vault.runs.sealed_output(bytes(stdout[-most:]), bytes(stderr[-most:]), truncated=cut)
 
@@ -688,10 +704,10 @@ class RunDriver:
         return {"code": error.code, "message": of_token or error.message}
 
     def _work_of(self, run: StoredRun) -> TargetWork:
-        runs, spec = self._runs, run.spec
-        request = RunStartRequest.read(spec["request"])
-        grounds = {ground["connection"]: Ground.loaded(ground) for ground in spec["grounds"]}
-        rights = self._authors.rights_of(run, self._author)
+        runs, spec, content = self._runs, run.spec, self._vault.runs.content(run)
+        request = RunStartRequest.read(content["request"])
+        grounds = {ground["connection"]: Ground.loaded(ground) for ground in content["grounds"]}
+        rights = self._authors.rights_of(run, self._author, content)
         if request.facts is not None:
             facts = FactsOrder(request.facts, spec["timeout"], run.parallel, self._admits(rights))
             return FactsWork(runs._facts, self._access, facts)

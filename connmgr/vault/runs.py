@@ -9,12 +9,13 @@ begun by then is ``unknown``, and is never repeated by itself, unless it is a jo
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
@@ -50,6 +51,8 @@ from connmgr.vault.schema import run_batch as batches
 from connmgr.vault.schema import run_output as outputs
 from connmgr.vault.schema import run_target as targets
 
+logger = logging.getLogger("connmgr.runs")
+
 TOPIC = "runs"
 """Announced to the daemons of a vault when there may be something to do."""
 
@@ -61,6 +64,9 @@ MAX_RUNS = 100
 
 MAX_KEPT = 10_000
 """Most runs that are kept; then the oldest ended ones are removed, of tokens those beyond their shares first."""
+
+MAX_KEPT_BYTES = 8 << 30
+"""Most bytes of kept runs, with their outputs; then as :data:`MAX_KEPT`, and of runs under way see :meth:`full`."""
 
 FIRST_EPOCH = 1
 """The epoch of a batch that nobody had before."""
@@ -218,7 +224,7 @@ class NewBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class NewRun:
-    """A run to submit. ``spec`` is JSON: what runs, as whom, and how; it is sealed."""
+    """A run to submit. ``spec`` is JSON: in whose name and how it runs; ``content`` is what runs. Both are sealed."""
 
     id: str
     spec: Mapping[str, Any]
@@ -229,6 +235,8 @@ class NewRun:
     key: str | None = None
     stop_after: int | None = None
     timeout: float | None = None
+    content: Mapping[str, Any] = field(default_factory=dict)
+    """JSON that may have megabytes, and that only who works on the run reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,6 +320,15 @@ class RunStep:
     leaves: bool = False
 
 
+class RunSize(NamedTuple):
+    """How many bytes the vault keeps of a run, and whether it has ended."""
+
+    id: str
+    token: str | None
+    size: int
+    ended: bool
+
+
 class TargetOutput(NamedTuple):
     """What a target has printed, and whether it was cut off."""
 
@@ -365,7 +382,7 @@ class StoredRuns:
             "token": new.token,
             "key": new.key,
             "sealed": self._box.seal(canonical([new.id, new.token, new.spec]).encode()),
-            "selection": self._box.seal(zlib.compress(canonical([new.id, chosen]).encode())),
+            "selection": self._box.seal(zlib.compress(canonical([new.id, chosen, new.content]).encode())),
             "parallel": new.parallel,
             "stop_after": new.stop_after,
             "state": PENDING,
@@ -402,28 +419,51 @@ class StoredRuns:
             raise UnknownRun(id)
         return self._stored(row)
 
-    def find(self, *, states: Collection[str] | None = None, name: str | None = None) -> list[StoredRun]:
-        """Return the runs in one of ``states``, newest first."""
+    def find(
+        self,
+        *,
+        states: Collection[str] | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+        is_wanted: Callable[[StoredRun], bool] = lambda _: True,
+    ) -> list[StoredRun]:
+        """Return the runs in one of ``states``, newest first, at most ``limit`` of those that ``is_wanted``."""
         conditions: list[Any] = [] if states is None else [runs.c.state.in_(states)]
         if name is not None:
             conditions.append(runs.c.name == name)
         query = _SHOWN.where(*conditions).order_by(runs.c.submitted.desc(), runs.c.id)
-        result = []
-        for row in self._database.read(lambda tx: tx.execute(query).mappings().all()):
-            result.append(self._stored(row))
-            give_way()
+        ids = self._database.read(lambda tx: list(tx.scalars(query.with_only_columns(runs.c.id))))
+        result: list[StoredRun] = []
+        for chunk in chunks(ids):
+            # Those that are removed meanwhile are missing, as in any list that is a moment old.
+            for row in self._database.read(partial(_rows, query.where(runs.c.id.in_(chunk)))):
+                if is_wanted(run := self._stored(row)):
+                    result.append(run)
+                give_way()
+            if limit is not None and len(result) >= limit:
+                return result[:limit]
         return result
 
     def selection(self, id: str) -> list[str]:
         """Return the connections of a run's targets, in their order."""
+        connections: list[str] = self._selected(id)[1]
+        return connections
+
+    def content(self, run: StoredRun) -> Mapping[str, Any]:
+        """Return what a run runs, as :class:`NewRun` had it."""
+        selected = self._selected(run.id)
+        # Older versions had it in the spec.
+        content: Mapping[str, Any] = selected[2] if len(selected) > 2 and selected[2] else run.spec
+        return content
+
+    def _selected(self, id: str) -> list[Any]:
         sealed = self._database.read(lambda tx: tx.scalar(sa.select(runs.c.selection).where(runs.c.id == id)))
         if sealed is None:
             raise UnknownRun(id)
-        of, chosen = json.loads(zlib.decompress(self._box.open(sealed)))
-        if of != id:
+        selected: list[Any] = json.loads(zlib.decompress(self._box.open(sealed)))
+        if selected[0] != id:
             raise _changed(id)
-        connections: list[str] = chosen
-        return connections
+        return selected
 
     def counts(self, id: str) -> dict[str, int]:
         """Return how many targets of a run are in each state."""
@@ -560,13 +600,11 @@ class StoredRuns:
         self._database.write(work, erases=True)
 
     def remove_expired(self) -> int:
-        """Remove the runs whose time is over, and the oldest ended ones beyond :data:`MAX_KEPT`; return how many."""
+        """Remove the runs whose time is over, and the oldest ended ones beyond what is kept; return how many."""
 
         def expired(tx: sa.Connection) -> list[str]:
             over = sa.select(runs.c.id).where(runs.c.expires <= self._now(tx))
-            ended = sa.select(runs.c.id, runs.c.token).where(runs.c.state.in_(ENDED))
-            rows = tx.execute(ended.order_by(runs.c.submitted.desc(), runs.c.id)).all()
-            return [*tx.scalars(over), *_excess([(row.id, row.token) for row in rows])]
+            return list(dict.fromkeys([*tx.scalars(over), *_excess(self._sizes(tx))]))
 
         if not self._database.read(expired):
             return 0
@@ -577,7 +615,39 @@ class StoredRuns:
                 tx.execute(runs.delete().where(runs.c.id.in_(chunk)))
             return len(ids)
 
-        return self._database.write(work, erases=True)
+        removed = self._database.write(work, erases=True)
+        logger.info(
+            "%d ended runs were removed: their time was over, or there were more than %d, or than %d GiB of them.",
+            *(removed, MAX_KEPT, MAX_KEPT_BYTES >> 30),
+        )
+        return removed
+
+    def full(self) -> set[str]:
+        """Return the runs under way whose outputs are not kept any more: they, or those of their token, have too many.
+
+        Ended runs were removed for them before.
+        """
+        sizes = [run for run in self._database.read(self._sizes) if not run.ended]
+        share, share_of_all = of_tokens(MAX_KEPT_BYTES)
+        by_token: Counter[str | None] = Counter()
+        for run in sizes:
+            by_token[run.token] += run.size
+        all_full = by_token.total() > MAX_KEPT_BYTES
+        tokens_full = by_token.total() - by_token[None] > share_of_all
+        return {
+            run.id
+            for run in sizes
+            if all_full or (run.token is not None and (tokens_full or by_token[run.token] > share))
+        }
+
+    def _sizes(self, tx: sa.Connection) -> list[RunSize]:
+        """Return how much the vault keeps of each run, the newest first."""
+        printed = sa.select(outputs.c.run, sa.func.sum(sa.func.length(outputs.c.sealed))).group_by(outputs.c.run)
+        bytes_of = {run: int(size) for run, size in tx.execute(printed)}
+        own = sa.func.length(runs.c.sealed) + sa.func.length(runs.c.selection)
+        kept = sa.select(runs.c.id, runs.c.token, own, runs.c.state).order_by(runs.c.submitted.desc(), runs.c.id)
+        rows = tx.execute(kept)
+        return [RunSize(id, token, size + bytes_of.get(id, 0), state in ENDED) for id, token, size, state in rows]
 
     def take_ended(self) -> list[str]:
         """Return runs that have ended and of whose end nobody was told yet; from now on somebody was.
@@ -1095,6 +1165,10 @@ class StoredRuns:
 _UP_FOR = sa.text("SELECT now() - pg_postmaster_start_time() > make_interval(secs => :lease)")
 
 
+def _rows(wanted: sa.Select[Any], tx: sa.Connection) -> Sequence[Row]:
+    return tx.execute(wanted).mappings().all()
+
+
 def _changed(id: str) -> IntegrityError:
     return IntegrityError(
         f"The run {id} was changed outside of connmgr: remove it, or restore the vault from a backup."
@@ -1111,19 +1185,24 @@ def _ranges(ready: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
         yield batch, numbers[0], numbers[-1]
 
 
-def _excess(ended: Iterable[tuple[str, str | None]]) -> list[str]:
-    """Return those of ended runs, with the token of each and the newest first, that are not kept."""
+def _excess(sizes: Sequence[RunSize]) -> list[str]:
+    """Return those of ended runs, the newest first, that are not kept; those under way use room, too."""
     share, share_of_all = of_tokens(MAX_KEPT)
-    counts: Counter[str | None] = Counter()
-    of_tokens_kept = 0
+    bytes_share, bytes_share_of_all = of_tokens(MAX_KEPT_BYTES)
+    kept: Counter[str | None] = Counter()
+    used: Counter[str | None] = Counter()
+    for run in sizes:
+        used[run.token] += 0 if run.ended else run.size
     excess = []
-    for id, token in ended:
-        has_room = counts.total() < MAX_KEPT and (
-            token is None or (counts[token] < share and of_tokens_kept < share_of_all)
-        )
+    for run in filter(lambda run: run.ended, sizes):
+        of_all, bytes_of_all = kept.total() - kept[None], used.total() - used[None] + run.size
+        has_room = kept.total() < MAX_KEPT and used.total() + run.size <= MAX_KEPT_BYTES
+        if has_room and run.token is not None:
+            has_room = kept[run.token] < share and of_all < share_of_all
+            has_room = has_room and used[run.token] + run.size <= bytes_share and bytes_of_all <= bytes_share_of_all
         if has_room:
-            counts[token] += 1
-            of_tokens_kept += token is not None
+            kept[run.token] += 1
+            used[run.token] += run.size
         else:
-            excess.append(id)
+            excess.append(run.id)
     return excess

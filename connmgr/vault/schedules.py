@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from connmgr.contract.run import ENDED
 from connmgr.errors import AlreadyFired, IntegrityError, ScheduleExists, UnknownSchedule
 from connmgr.secrets.sealing import Box
-from connmgr.shares import refused
+from connmgr.shares import refused, room
 from connmgr.vault.database import Database
 from connmgr.vault.runs import NewRun, StoredRuns, holder_of
 from connmgr.vault.schema import RESTORED, Row, canonical, meta
@@ -26,6 +26,9 @@ from connmgr.vault.schema import run as runs
 from connmgr.vault.schema import schedule as table
 
 MAX_SCHEDULES = 1000
+
+MAX_BYTES = 32 << 20
+"""Most bytes of all schedules: what they run may have input, and all are read at a time."""
 
 TOPIC = "schedules"
 """Announced to the daemons of a vault when one was added or changed."""
@@ -94,14 +97,26 @@ class StoredSchedules:
                 raise ScheduleExists(
                     f"There are {MAX_SCHEDULES} schedules, as many as a vault may have: remove one first."
                 )
+            row = self._row_of(new)
+            self._require_room(tx, new, row)
             if (holder := holder_of(new.spec)) is not None:
                 holders = [holder_of(self._stored(row).spec) for row in tx.execute(sa.select(table)).mappings()]
                 if (why := refused(MAX_SCHEDULES, holder, holders)) is not None:
                     raise ScheduleExists(f"Of the {MAX_SCHEDULES} schedules that may be there {why}: remove some.")
-            tx.execute(table.insert(), self._row_of(new))
+            tx.execute(table.insert(), row)
             self._database.announce(tx, TOPIC)
 
         self._database.write(work)
+
+    def _require_room(self, tx: sa.Connection, schedule: StoredSchedule, row: Row) -> None:
+        """Raise :class:`ScheduleExists` unless the share of its holder has room for a schedule of this ``row``."""
+        others = tx.execute(sa.select(table).where(table.c.id != schedule.id)).mappings()
+        used = [(holder_of(self._stored(other).spec), len(other["sealed"])) for other in others]
+        if len(row["sealed"]) > (left := max(0, room(MAX_BYTES, holder_of(schedule.spec), used))):
+            raise ScheduleExists(
+                f"What the schedule runs has {len(row['sealed']):,} bytes with its input, and {left:,} are left: all "
+                f"schedules have {MAX_BYTES >> 20} MiB, of which tokens have shares. Put the input into a file there."
+            )
 
     def get(self, name: str) -> StoredSchedule:
         """Return the schedule of this uuid or name, or raise :class:`UnknownSchedule`."""
@@ -163,7 +178,10 @@ class StoredSchedules:
                 raise UnknownSchedule(id)
             after = change(self._stored(row))
             self._require_name(tx, after)
-            tx.execute(table.update().where(table.c.id == id), self._row_of(after))
+            changed = self._row_of(after)
+            if len(changed["sealed"]) > len(row["sealed"]):
+                self._require_room(tx, after, changed)
+            tx.execute(table.update().where(table.c.id == id), changed)
             self._database.announce(tx, TOPIC)
             return after
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from connmgr.contract.run import DONE
 from connmgr.errors import IntegrityError, RunEnded, RunLimit, RunUnderWay, UnknownRun
 from connmgr.vault import Vault
 from connmgr.vault import runs as stored_runs
@@ -338,3 +339,44 @@ def test_equal_outputs_have_one_digest_and_are_sealed(vault: Vault) -> None:
     again = runs.sealed_output(b"out", b"err", truncated=True)
     assert again is not None
     assert (again[0] == printed[0], again[1] == printed[1]) == (True, False)
+
+
+def printed_run(vault: Vault, size: int, **more: object) -> str:
+    """Return a run that has ended, whose only output has ``size`` bytes."""
+    id = new_run(vault, waves=(2,), **more)
+    step = vault.runs.step(id, "boot/1", "here", [], 1, batch=2)
+    printed = vault.runs.sealed_output(bytes(size), b"", truncated=False)
+    [begun] = step.begun
+    ended = TargetOutcome(n=begun.n, epoch=begun.epoch, state=DONE, exit_code=0, printed=printed)
+    vault.runs.step(id, "boot/1", "here", [ended], 0, batch=2)
+    return id
+
+
+def test_kept_runs_have_so_many_bytes(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_runs, "MAX_KEPT_BYTES", 80_000)
+    own = printed_run(vault, 9_000)
+    theirs = [printed_run(vault, 9_000, token="one", lineage=["one"]) for _ in range(7)]
+    for id in (own, *theirs):
+        vault.runs.stop(id, "enough")
+    assert vault.runs.full() == set()
+    # A token has five eighths, and its older runs go first.
+    assert vault.runs.remove_expired() == 2
+    assert {run.id for run in vault.runs.find()} == {own, *theirs[2:]}
+    # Runs under way are not removed, and use room.
+    greedy = printed_run(vault, 60_000, token="one", lineage=["one"])
+    beside = printed_run(vault, 1_000)
+    assert vault.runs.full() == {greedy}
+    assert vault.runs.remove_expired() == 5
+    assert {run.id for run in vault.runs.find()} == {own, greedy, beside}
+
+
+def test_a_list_of_runs_reads_nothing_of_what_they_run(vault: Vault) -> None:
+    """Otherwise one token's inputs would fill the memory of the daemon when anybody lists runs."""
+    content: dict[str, object] = {"request": {"stdin": "x" * 100_000}, "asked": None, "grounds": []}
+    ids = [new_run(vault, content=content) for _ in range(3)]
+    listed = vault.runs.find(limit=2)
+    assert len(listed) == 2
+    assert all(len(str(run.spec)) < 10_000 for run in listed)
+    assert {run.id for run in vault.runs.find()} == set(ids)
+    assert vault.runs.content(listed[0]) == content
+    assert vault.runs.find(is_wanted=lambda run: run.id == ids[0])[0].id == ids[0]
