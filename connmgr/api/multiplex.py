@@ -218,7 +218,7 @@ _FORWARD = {"connection": EXAMPLE, "kind": "local", "port": 8080, "to": {"host":
 @group.endpoint(
     "/forward",
     action=Action("multiplex.forward", limits=[forwards]),
-    about=("connection", "kind", "host", "port", "to"),
+    about=("connection", "kind", "host", "port", "socket", "to", "to_socket"),
     raises=[*OPENING, errors.PortInUse, errors.PermissionDenied, errors.StreamLimit],
     waits=True,
     example=_FORWARD,
@@ -235,7 +235,7 @@ def forward(request: MultiplexForwardRequest) -> MultiplexForwardResponse:
     return MultiplexForwardResponse(host=opened.address[0], port=opened.address[1])
 
 
-@group.endpoint("/cancel", about=("connection", "kind", "host", "port", "to"), example=_FORWARD)
+@group.endpoint("/cancel", about=("connection", "kind", "host", "port", "socket", "to", "to_socket"), example=_FORWARD)
 def cancel(request: MultiplexCancelRequest) -> None:
     """Close a forward of the caller's control socket, named as it was opened. Its connections end."""
     if not services().sockets.cancel(request.connection, caller().token, _forwarded_port(request)):
@@ -256,8 +256,10 @@ def renew(request: MultiplexRenewRequest) -> None:
 
 
 def _forwarded_port(request: ForwardFields) -> ForwardedPort:
-    to = None if request.to is None else (request.to.host, request.to.port)
-    return ForwardedPort(request.kind, request.host, request.port, to)
+    to = request.to_socket if request.to is None else (request.to.host, request.to.port)
+    at = request.socket if request.port is None else (request.host, request.port)
+    assert at is not None, "the message has one of both"  # noqa: S101
+    return ForwardedPort(request.kind, at, to)
 
 
 def _with_shells() -> dict[str, Listed]:

@@ -66,38 +66,47 @@ class Multiplex(Group):
     def forward(
         self,
         connection: str,
-        port: int,
-        to: tuple[str, int] | None = None,
+        port: int | str,
+        to: tuple[str, int] | str | None = None,
         *,
         kind: str = messages.LOCAL,
         host: str = "localhost",
     ) -> tuple[str, int]:
         """Open a forward to the address ``to``, and return host and port where it listens.
 
-        ``kind`` is ``local``, ``remote``, or ``dynamic``, which has no ``to``; ``port`` 0 takes a free one.
+        ``kind`` is ``local``, ``remote``, or ``dynamic``, which has no ``to``; ``port`` 0 takes a free one. ``port``
+        and ``to`` may be paths of Unix sockets: ``host`` is not used then, and the path is returned with the port 0.
         """
-        address = None if to is None else Address(host=to[0], port=to[1])
-        request = messages.MultiplexForwardRequest(connection=connection, kind=kind, host=host, port=port, to=address)
+        request = messages.MultiplexForwardRequest(connection=connection, kind=kind, **_ends(host, port, to))
         answer = self._ask("/multiplex/forward", request, messages.MultiplexForwardResponse)
         return answer.host, answer.port
 
     def cancel(
         self,
         connection: str,
-        port: int,
-        to: tuple[str, int] | None = None,
+        port: int | str,
+        to: tuple[str, int] | str | None = None,
         *,
         kind: str = messages.LOCAL,
         host: str = "localhost",
     ) -> None:
         """Close a forward, named as it was opened. Its connections end."""
-        address = None if to is None else Address(host=to[0], port=to[1])
-        request = messages.MultiplexCancelRequest(connection=connection, kind=kind, host=host, port=port, to=address)
+        request = messages.MultiplexCancelRequest(connection=connection, kind=kind, **_ends(host, port, to))
         self._tell("/multiplex/cancel", request)
 
     def renew(self, connection: str) -> None:
         """Have the next session on a connection log in anew. What runs stays on its link."""
         self._tell("/multiplex/renew", messages.MultiplexRenewRequest(connection=connection))
+
+
+def _ends(host: str, port: int | str, to: tuple[str, int] | str | None) -> dict[str, Any]:
+    """Return the fields of a message for the two ends of a forward."""
+    ends: dict[str, Any] = {"socket": port} if isinstance(port, str) else {"host": host, "port": port}
+    if isinstance(to, str):
+        ends["to_socket"] = to
+    elif to is not None:
+        ends["to"] = Address(host=to[0], port=to[1])
+    return ends
 
 
 def _config_request(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from connmgr.contract.common import Located
-from connmgr.contract.message import DISTINCT, ID, Length, Message, OneOf, Range, Wrong
+from connmgr.contract.message import DISTINCT, ID, Length, Message, OneOf, Pattern, Range, Wrong
 from connmgr.contract.shell import Address
 
 LOCAL, REMOTE, DYNAMIC = "local", "remote", "dynamic"
@@ -93,6 +93,9 @@ class MultiplexQueryResponse(Message):
     sockets: Annotated[list[ControlSocketInfo], "The open sockets that the caller sees, by the connections' paths."]
 
 
+SOCKET_PATH = Pattern(r"/[^\0]+", "A Unix socket is named by its absolute path.", published="^/[^\\u0000]+$")
+
+
 class ForwardFields(Located):
     """A forward, as the options ``-L``, ``-R`` and ``-D`` of ssh name it."""
 
@@ -104,14 +107,32 @@ class ForwardFields(Located):
         "the remote host and leads to addresses that the daemon's machine reaches (`-R`).",
     ]
     host: Annotated[str, Length(1, 255), "The address to listen on."] = "localhost"
-    port: Annotated[int, Range(0, 65535), "The port to listen on; 0 for a free one."]
+    port: Annotated[
+        int | None, Range(0, 65535), "The port to listen on; 0 for a free one. Either this or `socket`."
+    ] = None
+    socket: Annotated[
+        str | None,
+        SOCKET_PATH,
+        Length(2, 107),
+        "The path of a Unix socket to make and to listen at, in place of `host` and `port`. Nothing that exists is "
+        "removed for it. On the daemon's machine it has the mode 0600, and is removed in the end.",
+    ] = None
     to: Annotated[
-        Address | None, "Where connections lead. Without it, which `local` needs: where each asks for by SOCKS."
+        Address | None,
+        "Where connections lead. Without it and `toSocket`, of which `local` needs one: where each asks for by SOCKS.",
+    ] = None
+    to_socket: Annotated[
+        str | None, SOCKET_PATH, Length(2, 107), "The path of the Unix socket where connections lead."
     ] = None
 
     def check(self) -> None:
         super().check()
-        if self.to is None if self.kind == LOCAL else self.to is not None and self.kind == DYNAMIC:
+        if (self.port is None) == (self.socket is None):
+            raise Wrong("A forward listens on a port, or at a socket.", "port")
+        targets = (self.to is not None) + (self.to_socket is not None)
+        if targets > 1:
+            raise Wrong("A forward leads to a port, or to a socket.", "toSocket")
+        if not targets if self.kind == LOCAL else targets and self.kind == DYNAMIC:
             raise Wrong("A local forward needs it, and a dynamic one cannot have it.", "to")
 
 
@@ -120,8 +141,8 @@ class MultiplexForwardRequest(ForwardFields):
 
 
 class MultiplexForwardResponse(Message):
-    host: Annotated[str, "The address at which it listens."]
-    port: Annotated[int, "The port at which it listens."]
+    host: Annotated[str, "The address at which it listens, or the path of its Unix socket."]
+    port: Annotated[int, "The port at which it listens; 0 for a Unix socket."]
 
 
 class MultiplexCancelRequest(ForwardFields):

@@ -416,8 +416,14 @@ class SpareTransport(Transport):
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
         return self._first.open_tcp(host, port, timeout=timeout)
 
+    def open_unix(self, path: str, *, timeout: float) -> ByteStream:
+        return self._first.open_unix(path, timeout=timeout)
+
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> Listener:
         return self._first.listen_tcp(host, port, timeout=timeout)
+
+    def listen_unix(self, path: str, *, timeout: float) -> Listener:
+        return self._first.listen_unix(path, timeout=timeout)
 
     def close(self) -> None:
         self._closed = True

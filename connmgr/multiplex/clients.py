@@ -342,8 +342,15 @@ def _fault_of(forward: ForwardPacket) -> str | None:
     """Return why a forward cannot be opened, or None."""
     if forward.kind not in _KINDS:
         return "Invalid forwarding request"
-    if packets.UNIX_PORT in (forward.listen_port, forward.connect_port):
-        return "Unix sockets are not forwarded, TCP ports are."
+    if forward.kind == packets.DYNAMIC and forward.listen_port == packets.UNIX_PORT:
+        return "A SOCKS server listens on a TCP port, not at a Unix socket."
+    ends = ((forward.listen_host, forward.listen_port), (forward.connect_host, forward.connect_port))
+    for path in (host for host, port in ends if port == packets.UNIX_PORT):
+        # The protocol does not tell the directory in which the client was called.
+        if not path.startswith(b"/"):
+            return f"A Unix socket is named by its absolute path, not by {path.decode(errors='replace')}."
+        if "\ufffd" in path.decode(errors="replace"):
+            return "The path of a Unix socket is not UTF-8."
     if forward.kind == packets.LOCAL and not (forward.connect_host and forward.connect_port):
         return "The forward leads nowhere."
     return None
@@ -352,14 +359,16 @@ def _fault_of(forward: ForwardPacket) -> str | None:
 def _members(connection: str, forward: ForwardPacket) -> dict[str, Any]:
     """Return the request for ``/multiplex/forward`` or ``/multiplex/cancel`` that means ``forward``."""
     host = forward.listen_host.decode(errors="replace")
-    members: dict[str, Any] = {
-        "connection": connection,
-        "kind": _KINDS[forward.kind],
+    members: dict[str, Any] = {"connection": connection, "kind": _KINDS[forward.kind]}
+    if forward.listen_port == packets.UNIX_PORT:
+        members["socket"] = host
+    else:
         # As ssh -L with the bind address "*": all addresses, of IPv4.
-        "host": "0.0.0.0" if host == "*" else host or "localhost",  # noqa: S104 - somebody has asked for that
-        "port": forward.listen_port,
-    }
+        members["host"] = "0.0.0.0" if host == "*" else host or "localhost"  # noqa: S104 - somebody has asked for that
+        members["port"] = forward.listen_port
     # With -R and a port alone, ssh names the host "socks" and the port 0 (readconf.c of OpenSSH).
-    if forward.kind != packets.DYNAMIC and forward.connect_port:
+    if forward.connect_port == packets.UNIX_PORT:
+        members["toSocket"] = forward.connect_host.decode(errors="replace")
+    elif forward.kind != packets.DYNAMIC and forward.connect_port:
         members["to"] = {"host": forward.connect_host.decode(errors="replace"), "port": forward.connect_port}
     return members

@@ -24,10 +24,10 @@ from connmgr.contract.multiplex import REMOTE
 from connmgr.errors import ConnectTimeout, InvalidRequest, NoControlSocket, Stopping
 from connmgr.multiplex.clients import MultiplexClient
 from connmgr.multiplex.passengers import Passenger, Pipeline, Sender, Served
-from connmgr.plugin import Forward
 from connmgr.processes import is_trusted, peer_uid
 from connmgr.secrets.principals import Access
 from connmgr.shares import refused, room
+from connmgr.streams.listener import Place
 from connmgr.streams.loop import Loop
 from connmgr.tunnels.table import Tunnels
 from connmgr.tunnels.tunnel import FAILED, STOPPED
@@ -58,13 +58,12 @@ class ForwardedPort(NamedTuple):
     """A forward as it was asked for: ``-L``, ``-R`` or ``-D``, where it listens, and where it leads."""
 
     kind: str
-    host: str
-    port: int
-    to: tuple[str, int] | None
+    at: Place
+    to: Place | None
 
 
 class OpenedForward(NamedTuple):
-    """An open forward: the id of its tunnel, and the address at which it listens."""
+    """An open forward: the id of its tunnel, and the address at which it listens, with the port 0 if it is a path."""
 
     tunnel: str
     address: tuple[str, int]
@@ -210,7 +209,8 @@ class ControlSockets:
     def _opened(self, key: _Key, access: Access, sender: Sender, port: ForwardedPort) -> OpenedForward:
         tunnel, address = self._tunnels.forward(
             key[0],
-            Forward(port.host, port.port, port.to),
+            port.at,
+            port.to,
             access,
             listens_far=port.kind == REMOTE,
             token=sender.token,

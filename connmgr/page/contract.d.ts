@@ -1115,8 +1115,10 @@ export interface MultiplexCancelRequest {
   connection: string;
   kind: "local" | "remote" | "dynamic";
   host?: string;
-  port: number;
+  port?: number;
+  socket?: string;
   to?: Address;
+  toSocket?: string;
 }
 
 export interface MultiplexCloseRequest {
@@ -1147,8 +1149,10 @@ export interface MultiplexForwardRequest {
   connection: string;
   kind: "local" | "remote" | "dynamic";
   host?: string;
-  port: number;
+  port?: number;
+  socket?: string;
   to?: Address;
+  toSocket?: string;
 }
 
 export interface MultiplexForwardResponse {

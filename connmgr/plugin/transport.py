@@ -245,6 +245,22 @@ class Transport(ABC):
             "This connection cannot carry TCP streams, so no other connection can go through it."
         )
 
+    def open_unix(self, path: str, *, timeout: float) -> ByteStream:
+        """Open a stream from the remote host to its Unix socket at ``path``, for the caller alone.
+
+        :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
+        :raises connmgr.errors.OperationError: the stream could not be opened within ``timeout`` seconds.
+        """
+        raise TransportUnsupported("This connection does not lead to Unix sockets, only to TCP ports.")
+
+    def listen_unix(self, path: str, *, timeout: float) -> Listener:
+        """Listen at a new Unix socket ``path`` of the remote host; the listener's port is 0.
+
+        :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
+        :raises connmgr.errors.OperationError: the remote host refused, or did not answer within ``timeout`` seconds.
+        """
+        raise TransportUnsupported("This connection cannot listen at Unix sockets of its remote host.")
+
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> Listener:
         """Listen on ``host:port`` of the remote host; on a free port if ``port`` is 0.
 
@@ -255,7 +271,7 @@ class Transport(ABC):
 
 
 class Listener(Protocol):
-    """A TCP port of the remote host."""
+    """A TCP port, or a Unix socket, of the remote host."""
 
     port: int
 

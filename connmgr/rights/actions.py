@@ -137,8 +137,18 @@ def toggles(visibility: Visibility, grant: Grant, request: ConnectionToggleReque
 
 
 def forwards(visibility: Visibility, grant: Grant, request: MultiplexForwardRequest) -> None:
-    """Refuse a forward that lets other machines into the daemon's machine unless the token sees that."""
-    leads_here = request.kind == "remote" or not is_loopback(request.host)
+    """Refuse a forward that lets other machines into the daemon's machine unless the token sees that.
+
+    A Unix socket is for a token that may run anything: those of agents, of Docker or of systemd do that.
+    """
+    # Other than a new link, which undoes no rule: also those that deny or ask count here, for no rule sees what is run.
+    may_run_all = grant.is_unbound and not any(ancestor.rules.over_commands for ancestor in grant.lineage)
+    if (request.socket is not None or request.to_socket is not None) and not may_run_all:
+        raise ScopeDenied(
+            "The token may not forward Unix sockets, by which anything can be run: that needs shell.any without rules "
+            "over commands."
+        )
+    leads_here = request.kind == "remote" or request.socket is not None or not is_loopback(request.host)
     if leads_here and not visibility.visible(grant, [LOCAL]):
         raise ScopeDenied("The token does not see the daemon's machine, and may not let other machines into it.")
 

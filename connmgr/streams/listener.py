@@ -1,14 +1,19 @@
-"""A port of this machine whose clients get a stream each, and SOCKS, the protocol by which a client says where
-its stream shall lead: the server's side of versions 4, 4a and 5 (RFC 1928), without authentication."""
+"""A port or a Unix socket of this machine whose clients get a stream each, and SOCKS, by which clients say where.
+
+That is the server's side of versions 4, 4a and 5 (RFC 1928), without authentication.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import selectors
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from connmgr.streams.endpoints import SocketEndpoint
@@ -23,35 +28,45 @@ PAUSE_SECONDS = 0.25
 """Pause in accepting after the process has run out of descriptors."""
 
 
+Place = tuple[str, int] | str
+"""Where something listens: a host and its TCP port, or the path of a Unix socket."""
+
+
 class Accepted(NamedTuple):
     """A client, its destination, and the data it has sent so far; ``answer`` tells a SOCKS client the outcome."""
 
     endpoint: SocketEndpoint
-    to: tuple[str, int]
+    to: Place
     early: bytes = b""
     answer: Callable[[bool], bytes] = lambda _: b""
 
 
 class PortListener:
-    """A listening port. Its clients go to ``to``, or if that is None, to the address in each one's SOCKS request.
+    """A listening port, or a Unix socket that is made for it and has the port 0 and its path as ``host``.
 
-    ``enter`` is called with each client in the thread of the loop, to which all methods belong.
+    Its clients go to ``to``, or if that is None, to the address in each one's SOCKS request. ``enter`` is called with
+    each client in the thread of the loop, to which all methods belong.
 
-    :raises OSError: the port is taken, or the address is not this machine's.
+    :raises OSError: the port is taken, or the address is not this machine's; the socket cannot be made, such as where
+        something has its name.
     """
 
-    def __init__(
-        self, loop: Loop, host: str, port: int, to: tuple[str, int] | None, enter: Callable[[Accepted], None]
-    ) -> None:
+    def __init__(self, loop: Loop, at: Place, to: Place | None, enter: Callable[[Accepted], None]) -> None:
         self._loop, self._to, self._enter = loop, to, enter
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._made: _MadeSocket | None = None
+        self.host: str
+        self.port: int
+        if isinstance(at, str):
+            self._made = _MadeSocket(at)
+            self._socket = self._made.listening
+            self.host, self.port = at, 0
+        else:
+            family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+            self._socket = socket.create_server(at, family=family, backlog=BACKLOG)
+            self.host, self.port = self._socket.getsockname()[:2]
         self._socket.setblocking(False)
         self._greeted: dict[socket.socket, Timer] = {}
         self._is_open = self._closed = False
-        self.host: str
-        self.port: int
-        self.host, self.port = self._socket.getsockname()[:2]
 
     def open(self) -> None:
         """Accept clients. Calling it again does nothing."""
@@ -68,6 +83,8 @@ class PortListener:
     def close(self) -> None:
         """Stop listening. Calling it again does nothing."""
         self.shut()
+        if self._made is not None and not self._closed:
+            self._made.remove()
         self._closed = True
         self._socket.close()
         for connected in list(self._greeted):
@@ -120,6 +137,34 @@ class PortListener:
             timer.cancel()
             self._loop.unwatch(connected.fileno())
             connected.close()
+
+
+class _MadeSocket:
+    """A Unix socket at a new ``path`` that only this user may connect to, until :meth:`remove`."""
+
+    def __init__(self, path: str) -> None:
+        self.listening = socket.socket(socket.AF_UNIX)
+        self._path = path
+        try:
+            # Before it has its name, which takes this mode (unix(7) on Linux): by its path another could be meant.
+            os.fchmod(self.listening.fileno(), 0o600)
+            self.listening.bind(path)
+            self.listening.listen(BACKLOG)
+            self._identity = _identity(path)
+        except BaseException:
+            self.listening.close()
+            raise
+
+    def remove(self) -> None:
+        """Remove its name, unless that is another file's by now."""
+        with suppress(OSError):
+            if _identity(self._path) == self._identity:
+                Path(self._path).unlink()
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino
 
 
 MAX_GREETING_BYTES = 1024

@@ -33,7 +33,7 @@ from connmgr.plugin import Deadline, Forward
 from connmgr.plugin import Tunnel as TunnelType
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.streams.listener import Accepted, PortListener
+from connmgr.streams.listener import Accepted, Place, PortListener
 from connmgr.streams.loop import Loop
 from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, LiveTunnel, Route, TunnelStatus, open_route
 from connmgr.vault import Connection, Vault
@@ -125,21 +125,24 @@ class Tunnels:
     def forward(
         self,
         via: str,
-        forward: Forward,
+        at: Place,
+        to: Place | None,
         access: Access,
         *,
         listens_far: bool,
         token: str | None = None,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> tuple[str, tuple[str, int]]:
-        """Open a tunnel through the connection ``via`` that is not stored; return its id, and where it listens.
+        """Open a tunnel from ``at`` to ``to`` through ``via`` that is not stored; return its id, and where it listens.
+
+        Without ``to`` each client asks for its target by SOCKS. The address of a Unix socket is its path, and port 0.
 
         It is kept open until :meth:`cancel`, until ``via`` is changed or removed, or until the token has become
         invalid.
         :raises connmgr.errors.PortInUse: another program listens on its port.
         :raises ConnmgrError: it cannot be opened now.
         """
-        open_it = partial(open_route, self._links, via, forward, access, self._timeout, listens_far=listens_far)
+        open_it = partial(open_route, self._links, via, access, self._timeout, far=at if listens_far else None, to=to)
         with self._lock:
             self._require_room()
             if token is not None and sum(
@@ -147,8 +150,8 @@ class Tunnels:
             ) >= (TOKEN_FORWARDS):
                 raise StreamLimit(f"The token has {TOKEN_FORWARDS} forwards open; close one of them first.")
             entry, id = _Entry(access, token, via, is_forward=True), str(uuid.uuid4())
-            listen = None if listens_far else partial(self._listen, forward)
-            tunnel = entry.tunnel = LiveTunnel(self._loop, open_it, listen, forward.to if listens_far else None)
+            listen = None if listens_far else partial(self._listen, at, to)
+            tunnel = entry.tunnel = LiveTunnel(self._loop, open_it, listen, to if listens_far else None)
             self._entries[id] = entry
         tunnel.begin()
         self._look_on()
@@ -283,7 +286,7 @@ class Tunnels:
         return LiveTunnel(
             self._loop,
             partial(self._open, kind, record, via, forward, entry),
-            partial(self._listen, forward),
+            partial(self._listen, (forward.host, forward.port), forward.to),
             None,
             tell,
         )
@@ -296,27 +299,42 @@ class Tunnels:
     def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Route:
         # Compares with the digest of the row that was read, so a change since then cannot lead the tunnel elsewhere.
         self._vault.connections.carriers_of([via], record.dependency_digest)
-        route = open_route(self._links, via, forward, entry.access, self._timeout, listens_far=kind.listens_far)
+        far = (forward.host, forward.port) if kind.listens_far else None
+        route = open_route(self._links, via, entry.access, self._timeout, far=far, to=forward.to)
         self._vault.connections.touch(record.id, via)
         return route
 
-    def _listen(self, forward: Forward, enter: Callable[[Accepted], None]) -> PortListener:
-        """Listen on the tunnel's port on this machine.
+    def _listen(self, at: Place, to: Place | None, enter: Callable[[Accepted], None]) -> PortListener:
+        """Listen on the tunnel's port, or at its Unix socket, on this machine.
 
-        :raises PortInUse: the port is taken.
-        :raises OperationError: the address is not an address of this machine.
-        :raises PermissionDenied: the daemon's user may not listen on the port.
+        :raises PortInUse: the port is taken, or something has the socket's name.
+        :raises OperationError: the address is not an address of this machine, or the socket cannot be made.
+        :raises PermissionDenied: the daemon's user may not listen on the port, or not make the socket.
         """
-        host = "127.0.0.1" if forward.host == "localhost" else forward.host
+        if isinstance(at, str):
+            return self._listen_unix(at, to, enter)
+        host, port = "127.0.0.1" if at[0] == "localhost" else at[0], at[1]
         try:
-            return PortListener(self._loop, host, forward.port, forward.to, enter)
+            return PortListener(self._loop, (host, port), to, enter)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise PortInUse(f"Cannot listen on {host}:{forward.port}: another program listens there.") from error
+                raise PortInUse(f"Cannot listen on {host}:{port}: another program listens there.") from error
             if error.errno == errno.EACCES:
-                raise PermissionDenied(f"The daemon's user may not listen on port {forward.port}.") from error
+                raise PermissionDenied(f"The daemon's user may not listen on port {port}.") from error
             reason = os.strerror(error.errno) if error.errno else "not an address of this machine"
-            raise OperationError(f"Cannot listen on {host} port {forward.port}: {reason}.") from error
+            raise OperationError(f"Cannot listen on {host} port {port}: {reason}.") from error
+
+    def _listen_unix(self, path: str, to: Place | None, enter: Callable[[Accepted], None]) -> PortListener:
+        try:
+            return PortListener(self._loop, path, to, enter)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(
+                    f"Cannot listen at {path}: it exists, and is left as it is; remove it first."
+                ) from error
+            if error.errno == errno.EACCES:
+                raise PermissionDenied(f"The daemon's user may not make a Unix socket at {path}.") from error
+            raise OperationError(f"Cannot listen at {path}: {error.strerror or error}.") from error
 
     def _kind(self, record: Connection) -> TunnelType:
         kind = self._registry.get(record.type)

@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -24,10 +24,10 @@ from connmgr.links.channels import PROBE_SECONDS, lease_live_link
 from connmgr.links.link import Lease
 from connmgr.links.table import LinkTable
 from connmgr.pipes.remote import endpoint_of
-from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Forward, Listener, Transport
+from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Listener, Transport
 from connmgr.secrets.principals import Access
 from connmgr.streams.endpoints import Endpoint, SocketEndpoint
-from connmgr.streams.listener import MAX_GREETING_BYTES, Accepted, Greeting, PortListener
+from connmgr.streams.listener import MAX_GREETING_BYTES, Accepted, Greeting, Place, PortListener
 from connmgr.streams.loop import Loop, Timer
 from connmgr.streams.splice import Splice
 
@@ -41,8 +41,14 @@ READ_SECONDS = 1.0
 PROGRAMS = ("python3", "bash", "socat", "nc")
 """Programs that can relay, the best first: they pass on more about the end of a stream."""
 
+UNIX_PROGRAMS = ("python3", "socat", "nc")
+"""Those that can connect to Unix sockets."""
+
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}")
 """Names and addresses that no program takes for an option, or for a host with further fields, as socat would."""
+
+_SOCKET = re.compile(r"/[A-Za-z0-9_./@%+=-]{1,106}")
+"""Paths of Unix sockets that no program reads in another way."""
 
 _FIND = Source("connmgr.tunnels", "find_relay")
 _RELAY = Source("connmgr.tunnels", "relay")
@@ -71,8 +77,8 @@ class Route(NamedTuple):
         """Whether its link works, as far as known without asking the remote host."""
         return self.lease is None or self.lease.link.alive
 
-    def dial(self, host: str, port: int) -> ByteStream | Channel:
-        """Open a stream from the remote host to ``host:port``.
+    def dial(self, to: Place) -> ByteStream | Channel:
+        """Open a stream from the remote host ``to`` a port or a Unix socket.
 
         :raises ShellLost: the link is lost, or gives no sign of life.
         :raises connmgr.errors.OperationError: the stream could not be opened.
@@ -87,8 +93,10 @@ class Route(NamedTuple):
             raise ShellLost("The remote host does not respond.")
         transport = self.lease.link.transport
         if self.relay is not None:
-            return self.relay.dial(transport, host, port, deadline.left(LEAST_SECONDS))
-        return transport.open_tcp(host, port, timeout=deadline.left(LEAST_SECONDS))
+            return self.relay.dial(transport, to, deadline.left(LEAST_SECONDS))
+        if isinstance(to, str):
+            return transport.open_unix(to, timeout=deadline.left(LEAST_SECONDS))
+        return transport.open_tcp(*to, timeout=deadline.left(LEAST_SECONDS))
 
     def retire(self) -> None:
         """Refuse further leases of the link."""
@@ -105,9 +113,17 @@ class Route(NamedTuple):
 
 
 def open_route(
-    links: LinkTable, connection: str, forward: Forward, access: Access, timeout: float, *, listens_far: bool
+    links: LinkTable,
+    connection: str,
+    access: Access,
+    timeout: float,
+    *,
+    far: Place | None = None,
+    to: Place | None = None,
 ) -> Route:
-    """Open the route through ``connection`` within ``timeout`` seconds.
+    """Open the route through ``connection`` within ``timeout`` seconds: ``to`` a target there, or from a place there.
+
+    That place, ``far``, is where the remote host shall listen.
 
     :raises connmgr.errors.TransportUnsupported: the link carries no streams, and the host has no program for them.
     :raises connmgr.errors.ConnmgrError: the errors of leasing a link.
@@ -118,43 +134,53 @@ def open_route(
         cleanup.callback(lease.release)
         transport = lease.link.transport
         route = Route(lease)
-        if listens_far:
-            listener = transport.listen_tcp(forward.host, forward.port, timeout=deadline.left(1.0))
-            route = Route(lease, None, listener, (forward.host, listener.port))
+        if isinstance(far, str):
+            route = Route(lease, None, transport.listen_unix(far, timeout=deadline.left(1.0)), (far, 0))
+        elif far is not None:
+            listener = transport.listen_tcp(*far, timeout=deadline.left(1.0))
+            route = Route(lease, None, listener, (far[0], listener.port))
         elif not transport.carries_streams:
-            route = Route(lease, find_relay(transport, deadline.left(1.0)))
+            programs = UNIX_PROGRAMS if isinstance(to, str) else PROGRAMS
+            route = Route(lease, find_relay(transport, deadline.left(1.0), programs))
         cleanup.pop_all()
         return route
 
 
 @dataclass(frozen=True)
 class Relay:
-    """A program of the remote host that joins its standard streams with a TCP connection."""
+    """A program of the remote host that joins its standard streams with a connection."""
 
     program: str
 
-    def dial(self, transport: Transport, host: str, port: int, timeout: float) -> Channel:
-        """Start it for a connection to ``host:port``; the channel's exit status tells whether that failed.
+    def dial(self, transport: Transport, to: Place, timeout: float) -> Channel:
+        """Start it for a connection to ``to``; the channel's exit status tells whether that failed.
 
-        :raises HostRefused: ``host`` is not a name or an address.
+        :raises HostRefused: what it leads to is not a name or an address, or not a path that each program can take.
         """
-        if not _HOST.fullmatch(host):
-            raise HostRefused(f"{host!r} is not the name or address of a host.")
+        if isinstance(to, str):
+            if not _SOCKET.fullmatch(to):
+                raise HostRefused(f"{to!r} is not a path of a Unix socket that programs such as socat can be told.")
+            arguments = [self.program, to]
+        else:
+            host, port = to
+            if not _HOST.fullmatch(host):
+                raise HostRefused(f"{host!r} is not the name or address of a host.")
+            arguments = [self.program, host, str(port)]
         # The script is in the argv, so the standard streams carry nothing but the connection's bytes.
-        argv = script_argv(_RELAY.text, [self.program, host, str(port)], own_locale=True)
+        argv = script_argv(_RELAY.text, arguments, own_locale=True)
         channel = transport.open_channel(argv, timeout=timeout)
         channel.expect_bulk()
         return channel
 
 
-def find_relay(transport: Transport, timeout: float) -> Relay:
-    """Return the first of :data:`PROGRAMS` that the remote host has.
+def find_relay(transport: Transport, timeout: float, programs: Sequence[str] = PROGRAMS) -> Relay:
+    """Return the first of ``programs`` that the remote host has.
 
     :raises TransportUnsupported: it has none of them.
     :raises connmgr.errors.OperationError: no channel could be opened to look for them.
     """
     deadline = Deadline(timeout)
-    channel = transport.open_channel(script_argv(_FIND.text, PROGRAMS, own_locale=True), timeout=timeout)
+    channel = transport.open_channel(script_argv(_FIND.text, programs, own_locale=True), timeout=timeout)
     output = b""
     try:
         while not deadline.passed:
@@ -167,8 +193,8 @@ def find_relay(transport: Transport, timeout: float) -> Relay:
     lines = output.decode(errors="replace").split()
     if "relay" not in lines[:-1]:
         raise TransportUnsupported(
-            "The connection cannot carry TCP streams itself, and its machine has no program that can: install one of "
-            f"{', '.join(PROGRAMS)} there."
+            "The connection cannot carry streams itself, and its machine has no program that can: install one of "
+            f"{', '.join(programs)} there."
         )
     return Relay(lines[lines.index("relay") + 1])
 
@@ -180,7 +206,7 @@ class RemotePort:
     asks for by SOCKS; or with None and the error.
     """
 
-    def __init__(self, loop: Loop, listener: Listener, to: tuple[str, int] | None, take: Take) -> None:
+    def __init__(self, loop: Loop, listener: Listener, to: Place | None, take: Take) -> None:
         self._loop, self._listener, self._to, self._take = loop, listener, to, take
         threading.Thread(target=self._accept, name="tunnel port", daemon=True).start()
 
@@ -201,11 +227,24 @@ class RemotePort:
         connected, fault = None, ""
         try:
             to = self._to
-            connected = _connected_for(stream) if to is None else socket.create_connection(to, DIAL_SECONDS)
+            connected = _connected_for(stream) if to is None else _connected(to)
         except (OSError, EOFError, ValueError) as error:
             # ValueError: the host cannot be a name, or the greeting is not one of SOCKS.
             fault = getattr(error, "strerror", None) or str(error)
         self._loop.call(partial(self._take, connected, stream, fault))
+
+
+def _connected(to: Place) -> socket.socket:
+    """Return a connection to a port or a Unix socket that this machine reaches; raise OSError if there is none."""
+    if not isinstance(to, str):
+        return socket.create_connection(to, DIAL_SECONDS)
+    with ExitStack() as unless_connected:
+        connected = socket.socket(socket.AF_UNIX)
+        unless_connected.callback(connected.close)
+        connected.settimeout(DIAL_SECONDS)
+        connected.connect(to)
+        unless_connected.pop_all()
+    return connected
 
 
 def _connected_for(stream: ByteStream) -> socket.socket:
@@ -266,7 +305,10 @@ HOLD_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class TunnelStatus:
-    """The state of a tunnel; ``address`` is where it listens, times are aware and in UTC."""
+    """The state of a tunnel; ``address`` is where it listens, times are aware and in UTC.
+
+    The address of a Unix socket is its path, and port 0.
+    """
 
     state: str
     address: tuple[str, int] | None = None
@@ -284,10 +326,12 @@ class TunnelStatus:
 
     @property
     def place(self) -> str | None:
-        """Where it listens, as ``HOST:PORT``."""
+        """Where it listens, as ``HOST:PORT``, or the path of a Unix socket."""
         if self.address is None:
             return None
         host, port = self.address
+        if not port:
+            return host
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -304,7 +348,7 @@ class LiveTunnel:
         loop: Loop,
         open_route: Callable[[], Route],
         listen: Callable[[Callable[[Accepted], None]], PortListener] | None,
-        to: tuple[str, int] | None,
+        to: Place | None,
         changed: Callable[[TunnelStatus], object] = lambda _: None,
     ) -> None:
         self._loop, self._open_route, self._to, self._changed = loop, open_route, to, changed
@@ -489,7 +533,7 @@ class LiveTunnel:
     def _dial(self, route: Route, client: Accepted) -> None:
         """Open a stream for ``client``, in a thread that may block."""
         try:
-            stream = route.dial(*client.to)
+            stream = route.dial(client.to)
         except ConnmgrError as error:
             self._loop.call(partial(self._not_dialled, route, client, error))
         except BaseException:

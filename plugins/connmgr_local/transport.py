@@ -45,6 +45,12 @@ class LocalTransport(Transport):
         except UnicodeError as error:
             raise HostRefused(f"{host!r} is not the name or address of a host.") from error
 
+    def open_unix(self, path: str, *, timeout: float) -> socket.socket:
+        try:
+            return connect_unix(path, timeout)
+        except OSError as error:
+            raise HostRefused(f"The Unix socket {path}: {error.strerror or error}.") from error
+
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> LocalListener:
         try:
             return LocalListener(socket.create_server((host, port), family=_family(host)))
@@ -61,6 +67,18 @@ class LocalTransport(Transport):
     def _forget(self, channel: LocalChannel) -> None:
         with self._lock:
             self._channels.discard(channel)
+
+
+def connect_unix(path: str, timeout: float) -> socket.socket:
+    """Return a connection to the Unix socket at ``path``; raise OSError if there is none."""
+    connected = socket.socket(socket.AF_UNIX)
+    try:
+        connected.settimeout(timeout)
+        connected.connect(path)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
 
 
 class LocalListener:

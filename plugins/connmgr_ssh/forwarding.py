@@ -1,5 +1,5 @@
 """Global requests of a link (RFC 4254, section 4), and the ports of the remote host that they open (section 7):
-requests ``tcpip-forward`` and channels ``forwarded-tcpip``.
+requests ``tcpip-forward`` and channels ``forwarded-tcpip``; and its Unix sockets, by OpenSSH's extension of that.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from paramiko import common
 from paramiko.message import Message
@@ -94,14 +95,14 @@ class GlobalRequests:
 
 
 class RemoteListener:
-    """A port of the remote host in the form of :class:`connmgr.plugin.Listener`.
+    """A port or a Unix socket of the remote host in the form of :class:`connmgr.plugin.Listener`.
 
     ``cancel`` tells the remote host to stop listening, and may fail.
     """
 
-    def __init__(self, host: str, port: int, cancel: Callable[[int, Message, Deadline], None]) -> None:
+    def __init__(self, port: int, cancel: Callable[[Deadline], None]) -> None:
         self.port = port
-        self._host, self._cancel = host, cancel
+        self._cancel = cancel
         self._changed = threading.Condition()
         self._streams: deque[TcpStream] = deque()
         self._closed = False
@@ -149,16 +150,15 @@ class RemoteListener:
         if not self._closed:
             self.end()
             with suppress(OSError, EOFError):
-                request = _request(b"cancel-tcpip-forward", self._host, self.port)
-                self._cancel(self.port, request, Deadline(CANCEL_SECONDS))
+                self._cancel(Deadline(CANCEL_SECONDS))
 
 
 class RemotePorts:
-    """The ports of the remote host that a link listens on."""
+    """The ports and the Unix sockets of the remote host that a link listens on."""
 
     def __init__(self, requests: GlobalRequests) -> None:
         self._requests = requests
-        self._listeners: dict[int, RemoteListener] = {}
+        self._listeners: dict[int | bytes, RemoteListener] = {}
 
     def listen(self, host: str, port: int, deadline: Deadline) -> RemoteListener | None:
         """Let the remote host listen on ``host:port``, 0 for a free port; return None if it refuses or is gone.
@@ -166,25 +166,48 @@ class RemotePorts:
         :raises TimeoutError: it did not answer in time.
         :raises EOFError | OSError: the connection is gone.
         """
+
+        def listening(answer: Message) -> tuple[int, RemoteListener]:
+            # The answer has a port only if the request had port 0 (RFC 4254, section 7.1).
+            given = port or answer.get_int()
+            request = _request(b"cancel-tcpip-forward", host, given)
+            return given, RemoteListener(given, partial(self._cancel, given, request))
+
+        return self._listen(_request(b"tcpip-forward", host, port), listening, deadline)
+
+    def listen_unix(self, path: str, deadline: Deadline) -> RemoteListener | None:
+        """Let the remote host listen at the Unix socket ``path`` (OpenSSH's PROTOCOL, section 2.4), as :meth:`listen`.
+
+        :raises TimeoutError: it did not answer in time.
+        :raises EOFError | OSError: the connection is gone.
+        """
+        key = path.encode()
+        cancel = partial(self._cancel, key, _socket_request(b"cancel-streamlocal-forward@openssh.com", key))
+        request = _socket_request(b"streamlocal-forward@openssh.com", key)
+        return self._listen(request, lambda _: (key, RemoteListener(0, cancel)), deadline)
+
+    def _listen(
+        self, request: Message, listening: Callable[[Message], tuple[int | bytes, RemoteListener]], deadline: Deadline
+    ) -> RemoteListener | None:
         listeners: list[RemoteListener] = []
 
         def granted(answer: Message) -> None:
-            # In the reading thread, because connections may arrive directly after the answer. It has a port only if the
-            # request had port 0 (RFC 4254, section 7.1).
-            listeners.append(RemoteListener(host, port or answer.get_int(), self._cancel))
-            self._listeners[listeners[0].port] = listeners[0]
+            # In the reading thread, because connections may arrive directly after the answer.
+            key, listener = listening(answer)
+            self._listeners[key] = listener
+            listeners.append(listener)
 
         reply = Reply(granted)
-        self._requests.ask(_request(b"tcpip-forward", host, port), deadline, reply)
+        self._requests.ask(request, deadline, reply)
         if not reply.wait(deadline.left()):
             raise TimeoutError("The remote host did not answer.")
         return listeners[0] if reply.granted else None
 
-    def taking(self, port: int) -> RemoteListener | None:
-        """Return the listener of a port, if one more stream may wait there."""
+    def taking(self, key: int | bytes) -> RemoteListener | None:
+        """Return the listener of a port or of a Unix socket, if one more stream may wait there."""
         # By the port alone: the address is the one that the client has reached (RFC 4254, section 7.2), and not always
         # the one of the request, such as 0.0.0.0 or localhost.
-        listener = self._listeners.get(port)
+        listener = self._listeners.get(key)
         return listener if listener is not None and listener.takes_more else None
 
     def end(self) -> None:
@@ -192,8 +215,8 @@ class RemotePorts:
         for listener in list(self._listeners.values()):
             listener.end()
 
-    def _cancel(self, port: int, message: Message, deadline: Deadline) -> None:
-        self._listeners.pop(port, None)
+    def _cancel(self, key: int | bytes, message: Message, deadline: Deadline) -> None:
+        self._listeners.pop(key, None)
         reply = Reply()
         self._requests.ask(message, deadline, reply)
         reply.wait(deadline.left())
@@ -211,3 +234,7 @@ def refused(host: str, port: int, name: str) -> OperationError:
 def _request(kind: bytes, host: str, port: int) -> Message:
     fields = packed(kind) + b"\1" + packed(host.encode()) + struct.pack(">I", port)
     return Message(bytes([common.MSG_GLOBAL_REQUEST]) + fields)
+
+
+def _socket_request(kind: bytes, path: bytes) -> Message:
+    return Message(bytes([common.MSG_GLOBAL_REQUEST]) + packed(kind) + b"\1" + packed(path))

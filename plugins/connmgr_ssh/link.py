@@ -530,6 +530,9 @@ class SshLink(SendingTransport):
             m.get_binary()
             listener = self.ports.taking(m.get_int())
             accept = listener.put if listener else None
+        elif kind == b"forwarded-streamlocal@openssh.com":
+            listener = self.ports.taking(m.get_binary())
+            accept = listener.put if listener else None
         elif kind == b"auth-agent@openssh.com":
             accept = self.agent.serve if self.agent and self._agent_is_reachable and self.agent.takes() else None
         else:

@@ -231,6 +231,31 @@ class SshTransport(Transport):
                 raise refused_stream(refusal, f"{host}:{port}", self._name) from refusal
         return stream
 
+    def open_unix(self, path: str, *, timeout: float) -> ByteStream:
+        deadline = Deadline(timeout)
+        self._refuse_when_lost()
+        with mapped_errors(self._name, f"connecting to {path}", deadline):
+            # OpenSSH's PROTOCOL, section 2.4: the path, and two fields that are reserved.
+            target = packed(path.encode()) + packed(b"") + struct.pack(">I", 0)
+            try:
+                stream = self._link.open_stream(TcpStream, b"direct-streamlocal@openssh.com", target, deadline)
+            except ChannelOpenFailure as refusal:
+                raise refused_stream(refusal, path, self._name, "AllowStreamLocalForwarding") from refusal
+        return stream
+
+    def listen_unix(self, path: str, *, timeout: float) -> Listener:
+        deadline = Deadline(timeout)
+        self._refuse_when_lost()
+        with mapped_errors(self._name, f"listening at {path}", deadline):
+            listener = self._link.ports.listen_unix(path, deadline)
+        if listener is None:
+            self._refuse_when_lost()
+            raise OperationError(
+                f"{self._name} does not listen at {path}: something is there, the user may not make it, or sshd does "
+                "not let this user forward Unix sockets (AllowStreamLocalForwarding)."
+            )
+        return listener
+
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> Listener:
         deadline = Deadline(timeout)
         self._refuse_when_lost()
@@ -613,11 +638,13 @@ _TABLE: tuple[tuple[type[Exception], type[OperationError], str], ...] = (
 """From the specific to the general: the first match decides."""
 
 
-def refused_stream(refusal: ChannelOpenFailure, subject: str, gateway: str) -> OperationError:
-    """Return why ``gateway`` did not open a TCP stream to ``subject``."""
+def refused_stream(
+    refusal: ChannelOpenFailure, subject: str, gateway: str, option: str = "AllowTcpForwarding"
+) -> OperationError:
+    """Return why ``gateway`` did not open a stream to ``subject``; ``option`` of its sshd forbids such streams."""
     if refusal.reason == _FORBIDDEN:
         return TransportUnsupported(
-            f"{gateway} does not allow TCP forwarding to {subject}: see AllowTcpForwarding in its sshd_config."
+            f"{gateway} does not allow forwarding to {subject}: see {option} in its sshd_config."
         )
     words = refusal.text.lower()
     kind = next((kind for word, kind in _WORDS if word in words), HostUnreachable)

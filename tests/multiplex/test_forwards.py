@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+import stat
 import struct
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,24 +20,37 @@ from tests.ports import reserved_port
 pytestmark = pytest.mark.needs("sshd", "ssh", "bash")
 
 
+def _serve(listening: socket.socket) -> None:
+    while True:
+        try:
+            connected, _ = listening.accept()
+        except OSError:
+            return
+        with connected:
+            while data := connected.recv(1000):
+                connected.sendall(data.upper())
+
+
 @pytest.fixture
 def service() -> Iterator[int]:
     """The port of a service that answers what it gets in capital letters."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connected, _ = listening.accept()
-                except OSError:
-                    return
-                with connected:
-                    while data := connected.recv(1000):
-                        connected.sendall(data.upper())
-
-        threading.Thread(target=serve, daemon=True).start()
+        threading.Thread(target=_serve, args=[listening], daemon=True).start()
         yield listening.getsockname()[1]
         listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory for Unix sockets, whose paths have to be short, with a service ``app`` like the other there."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        path = Path(directory)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path / "app"))
+            listening.listen()
+            threading.Thread(target=_serve, args=[listening], daemon=True).start()
+            yield path
+            listening.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -50,6 +66,16 @@ def heard(port: int, greeting: bytes = b"") -> bytes:
         if greeting:
             connected.sendall(greeting)
             connected.recv(10)
+        connected.sendall(b"hello")
+        connected.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connected.recv(1000), b""))
+
+
+def heard_at(path: Path) -> bytes:
+    """Return what a service at the Unix socket ``path`` answers."""
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.settimeout(DEADLINE_SECONDS)
+        connected.connect(str(path))
         connected.sendall(b"hello")
         connected.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connected.recv(1000), b""))
@@ -167,8 +193,78 @@ def test_a_forward_that_cannot_be_opened_says_why(hosts: Hosts, service: int) ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         spec = f"{taken.getsockname()[1]}:127.0.0.1:{service}"
         assert "another program listens" in said(hosts.ssh("-O", "forward", "-L", spec, "web", code=255))[0]
-    spec = f"/nowhere/socket:127.0.0.1:{service}"
-    assert "Unix sockets are not forwarded" in said(hosts.ssh("-O", "forward", "-L", spec, "web", code=255))[0]
+    for spec, why in (
+        (f"/nowhere/socket:127.0.0.1:{service}", "No such file or directory"),
+        (f"./socket:127.0.0.1:{service}", "absolute path"),
+    ):
+        assert why in said(hosts.ssh("-O", "forward", "-L", spec, "web", code=255))[0]
+
+
+@pytest.mark.parametrize("host", ["web", "far", "local"])
+def test_a_port_leads_to_a_unix_socket_of_the_host(hosts: Hosts, place: Path, port: int, host: str) -> None:
+    spec = f"{port}:{place}/app"
+    hosts.ssh("-O", "forward", "-L", spec, host)
+    assert heard(port) == b"HELLO"
+    hosts.ssh("-O", "cancel", "-L", spec, host)
+    ends(port)
+
+
+def test_a_unix_socket_here_leads_to_a_port_or_a_socket(hosts: Hosts, place: Path, service: int) -> None:
+    here = place / "here"
+    for to in (f"127.0.0.1:{service}", f"{place}/app"):
+        hosts.ssh("-O", "forward", "-L", f"{here}:{to}", "web")
+        assert stat.S_IMODE(here.stat().st_mode) == 0o600
+        assert heard_at(here) == b"HELLO"
+        hosts.ssh("-O", "cancel", "-L", f"{here}:{to}", "web")
+        eventually_equal(here.exists, False, "the socket is left")
+
+
+def test_what_has_the_name_of_a_unix_socket_stays(hosts: Hosts, place: Path) -> None:
+    here, spec = place / "here", f"{place}/here:{place}/app"
+    here.write_text("kept")
+    assert "it exists" in said(hosts.ssh("-O", "forward", "-L", spec, "web", code=255))[0]
+    assert here.read_text() == "kept"
+    here.unlink()
+    hosts.ssh("-O", "forward", "-L", spec, "web")
+    here.unlink()
+    here.write_text("another's")
+    hosts.ssh("-O", "cancel", "-L", spec, "web")
+    assert "No such forward" in said(hosts.ssh("-O", "cancel", "-L", spec, "web"))[0]
+    assert here.read_text() == "another's"
+
+
+def test_a_unix_socket_or_a_port_of_the_host_leads_to_one_here(hosts: Hosts, place: Path, service: int) -> None:
+    there = place / "there"
+    for to in (f"127.0.0.1:{service}", f"{place}/app"):
+        hosts.ssh("-O", "forward", "-R", f"{there}:{to}", "web")
+        assert heard_at(there) == b"HELLO"
+        hosts.ssh("-O", "cancel", "-R", f"{there}:{to}", "web")
+        # Like a master's, this name stays: sshd removes it for nobody.
+        there.unlink()
+    port = int(hosts.ssh("-O", "forward", "-R", f"0:{place}/app", "web").stdout)
+    assert heard(port) == b"HELLO"
+    # The daemon's machine as a host has ports of its own, and no sockets.
+    why = said(hosts.ssh("-O", "forward", "-R", f"{there}:{place}/app", "local", code=255))[0]
+    assert "cannot listen at Unix sockets" in why
+
+
+def test_the_client_library_forwards_sockets(hosts: Hosts, place: Path) -> None:
+    client = hosts.connmgr.daemon.client
+    web, here, app = client.connection.find("web"), str(place / "here"), str(place / "app")
+    hosts.open()
+    assert client.multiplex.forward(web, here, app) == (here, 0)
+    assert heard_at(place / "here") == b"HELLO"
+    client.multiplex.cancel(web, here, app)
+    assert not (place / "here").exists()
+
+
+def test_a_socks_client_reaches_no_unix_socket_by_a_name(hosts: Hosts, place: Path, port: int) -> None:
+    hosts.ssh("-O", "forward", "-D", str(port), "web")
+    name = str(place / "app").encode()
+    for number in (0, 1):
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS) as connected:
+            connected.sendall(struct.pack("!BBH4sB", 4, 1, number, bytes([0, 0, 0, 1]), 0) + name + b"\0")
+            assert connected.recv(10)[:2] in (bytes([0, 91]), b"")
 
 
 def test_forwards_end_with_their_socket(hosts: Hosts, service: int, port: int) -> None:

@@ -25,16 +25,8 @@ from tests.plugins.sshd import Sshd
 # OpenSSH's script has pauses of its own, and its source is fetched first.
 pytestmark = [pytest.mark.needs("sshd", "ssh", "bash", "openssh-source"), pytest.mark.timeout(300)]
 
-LEFT_OUT = {
-    "forward over UNIX and check result": "Unix sockets are not forwarded",
-    "test connection multiplexing: cmd forward local (UNIX)": "Unix sockets are not forwarded",
-    "test connection multiplexing: cmd forward remote (UNIX)": "Unix sockets are not forwarded",
-    **{
-        f"test connection multiplexing: status {status} (-Oproxy)": "the daemon does not speak SSH at a control socket"
-        for status in (0, 1, 4, 5, 44)
-    },
-}
-"""The parts of the script that fail, and why."""
+LEFT_OUT = {f"test connection multiplexing: status {status} (-Oproxy)" for status in (0, 1, 4, 5, 44)}
+"""The parts of the script that fail: the daemon does not speak SSH at a control socket."""
 
 HARNESS = r"""
 make_tmpdir() { SSH_REGRESS_TMP=$OBJ; }
@@ -194,5 +186,5 @@ def test_multiplex_sh(hosts: Hosts, server: Sshd, tmp_path: Path) -> None:
         for status in (0, 1, 4, 5, 44)
         for early in ("", "with early close ")
     }
-    assert failed - exits - set(LEFT_OUT) == set(), errors
-    assert "forward over UNIX and check result" in failed, "what is left out is not: take it from the list"
+    assert failed - exits - LEFT_OUT == set(), errors
+    assert failed >= LEFT_OUT, "what is left out is not: take it from the list"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,17 @@ def test_sockets_and_sessions_end_with_the_token(owner: Hosts) -> None:
     assert not Path(own.paths["web"]).exists()
     assert b"connmgr" not in own.ssh("web", "true", code=255).stderr
     assert owner.ssh("web", "echo the owner goes on").stdout == b"the owner goes on\n"
+
+
+def test_unix_sockets_are_for_tokens_that_may_run_anything(owner: Hosts, tmp_path: Path) -> None:
+    def why(scopes: list[str], *words: str, **more: Any) -> str:
+        own = Hosts(owner.connmgr, create(owner.connmgr.daemon, *scopes, "tunnel", **more))
+        return said(own.ssh("-O", "forward", *words, "web", code=255))[0]
+
+    assert "Unix sockets" in why(["shell.argv"], "-L", "18080:/run/app.sock")
+    assert "Unix sockets" in why(["shell.any"], "-L", "18080:/run/app.sock", rules=[{"effect": "deny", "text": "rm"}])
+    assert "daemon's machine" in why(["shell.any"], "-L", f"{tmp_path}/here:localhost:80", connections=["web"])
+    assert "daemon's machine" in why(["shell.any"], "-R", "0:/run/app.sock", connections=["web"])
 
 
 def test_a_token_that_expires_takes_its_sockets_along(owner: Hosts) -> None:

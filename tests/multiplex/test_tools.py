@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +108,25 @@ def test_forwards_lead_through_sudo(root: Hosts) -> None:
         root.ssh("-O", "forward", "-L", f"{port}:127.0.0.1:{service.getsockname()[1]}", "web+root")
         with socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS) as client:
             service.settimeout(DEADLINE_SECONDS)
+            connected, _ = service.accept()
+            with connected:
+                connected.sendall(b"through")
+            assert b"".join(iter(lambda: client.recv(100), b"")) == b"through"
+
+
+@pytest.mark.needs("machine", "sudo")
+def test_a_forward_leads_through_sudo_to_a_unix_socket(root: Hosts) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as directory,
+        reserved_port() as port,
+        socket.socket(socket.AF_UNIX) as service,
+    ):
+        # Nobody else enters: root alone.
+        service.bind(f"{directory}/app")
+        service.listen()
+        service.settimeout(DEADLINE_SECONDS)
+        root.ssh("-O", "forward", "-L", f"{port}:{directory}/app", "web+root")
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS) as client:
             connected, _ = service.accept()
             with connected:
                 connected.sendall(b"through")

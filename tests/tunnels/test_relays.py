@@ -1,8 +1,10 @@
-"""The programs that connect to TCP ports on a remote host: each installed one carries a stream's bytes and ends."""
+"""The programs that connect to ports and sockets on a remote host: each installed one carries the bytes and ends."""
 
 from __future__ import annotations
 
 import os
+import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from connmgr.errors import HostRefused, TransportUnsupported
 from connmgr.plugin import Channel, Deadline
-from connmgr.tunnels.tunnel import PROGRAMS, Relay, find_relay
+from connmgr.tunnels.tunnel import PROGRAMS, UNIX_PROGRAMS, Relay, find_relay
 from connmgr_local.transport import LocalTransport
 from tests.components import program
 from tests.deadlines import DEADLINE_SECONDS
@@ -41,7 +43,7 @@ def _read(channel: Channel) -> bytes:
 def test_every_byte_goes_both_ways_and_the_end_too(local: LocalTransport, name: str) -> None:
     data = os.urandom(200_000)
     with closing(Service(echo)) as service:
-        channel = Relay(name).dial(local, "127.0.0.1", service.port, DEADLINE_SECONDS)
+        channel = Relay(name).dial(local, ("127.0.0.1", service.port), DEADLINE_SECONDS)
         channel.sendall(data, DEADLINE_SECONDS)
         came = b""
         while len(came) < len(data):
@@ -56,7 +58,7 @@ def test_every_byte_goes_both_ways_and_the_end_too(local: LocalTransport, name: 
 @pytest.mark.parametrize("name", [name for name in HERE if name != "bash"])
 def test_the_end_of_what_is_sent_is_passed_on(local: LocalTransport, name: str) -> None:
     with closing(Service(last_word)) as service:
-        channel = Relay(name).dial(local, "localhost", service.port, DEADLINE_SECONDS)
+        channel = Relay(name).dial(local, ("localhost", service.port), DEADLINE_SECONDS)
         channel.sendall(b"x" * 1000, DEADLINE_SECONDS)
         channel.shutdown_write()
         assert _read(channel) == b"1000 bytes"
@@ -66,10 +68,33 @@ def test_the_end_of_what_is_sent_is_passed_on(local: LocalTransport, name: str) 
 
 @pytest.mark.parametrize("name", HERE)
 def test_an_unreachable_address_is_an_exit_status(local: LocalTransport, name: str, closed_port: int) -> None:
-    channel = Relay(name).dial(local, "127.0.0.1", closed_port, DEADLINE_SECONDS)
+    channel = Relay(name).dial(local, ("127.0.0.1", closed_port), DEADLINE_SECONDS)
     assert _read(channel) == b""
     assert channel.exit_status(DEADLINE_SECONDS) != 0
     channel.close()
+
+
+@pytest.mark.parametrize("name", [name for name in UNIX_PROGRAMS if name in HERE])
+def test_a_unix_socket_is_reached_too(local: LocalTransport, name: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory, socket.socket(socket.AF_UNIX) as service:
+        service.bind(f"{directory}/app")
+        service.listen()
+        service.settimeout(DEADLINE_SECONDS)
+        channel = Relay(name).dial(local, f"{directory}/app", DEADLINE_SECONDS)
+        connected, _ = service.accept()
+        with connected:
+            connected.settimeout(DEADLINE_SECONDS)
+            channel.sendall(b"asked", DEADLINE_SECONDS)
+            assert connected.recv(100) == b"asked"
+            connected.sendall(b"answered")
+        assert channel.recv(DEADLINE_SECONDS)[0] == b"answered"
+        channel.close()
+
+
+@pytest.mark.parametrize("path", ["/run/a,exec=b", "relative", "/a b", "/a!!b", "/a:b", "/" + "a" * 107])
+def test_a_path_that_a_program_reads_in_another_way_is_refused(local: LocalTransport, path: str) -> None:
+    with pytest.raises(HostRefused, match="not a path of a Unix socket"):
+        Relay("socat").dial(local, path, DEADLINE_SECONDS)
 
 
 def test_the_first_installed_program_is_used(local: LocalTransport) -> None:
@@ -88,7 +113,7 @@ def test_a_machine_without_any_program_reports_which_it_needs(
 def test_a_host_name_is_not_interpreted_by_a_shell(local: LocalTransport, tmp_path: Path, name: str) -> None:
     host = f"$(touch${{IFS}}{tmp_path}/made)"
     with suppress(HostRefused):
-        channel = Relay(name).dial(local, host, 1, DEADLINE_SECONDS)
+        channel = Relay(name).dial(local, (host, 1), DEADLINE_SECONDS)
         assert _read(channel) == b""
         assert channel.exit_status(DEADLINE_SECONDS) != 0
         channel.close()

@@ -234,7 +234,7 @@ class _Forward:
         self._streams: set[Splice] = set()
         self._closed = False
         try:
-            self._listener = PortListener(loop, spec.host, spec.port, spec.to, self._join)
+            self._listener = PortListener(loop, (spec.host, spec.port), spec.to, self._join)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(spec)) from error
         if not spec.port:
