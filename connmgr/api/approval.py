@@ -78,7 +78,7 @@ def decide(request: ApprovalDecideRequest) -> ApprovalInfo:
         raise UnknownApproval(request.approval)
     if _is_on(approval, locked_ones(approval.asked.get("connections", ()))):
         raise SecretLocked(
-            "The session cannot open a connection of this request, so it is not shown: unlock the vault."
+            "The request is not shown, because a connection that it names is locked: unlock the vault first."
         )
     detail(ofToken=approval.token)
     is_pattern = request.decision == "pattern"

@@ -256,8 +256,8 @@ def _lending(parent: Grant | None) -> _Lending:
         above = services().loans.of(parent.lineage_ids)
         if above is None or above.principal != lending.user:
             raise errors.ScopeDenied(
-                f"The token that it was created with has no loan by {lending.user.name}, and a token never has more "
-                f"than that one: run `connmgr token lend {parent.id}` first."
+                f"A token cannot have a loan that its parent token lacks, and the parent has none by "
+                f"{lending.user.name}: run `connmgr token lend {parent.id}` first."
             )
     return lending
 

@@ -373,7 +373,9 @@ class StoredRuns:
             rows = tx.execute(_SHOWN.where(runs.c.state.in_(UNDER_WAY), runs.c.token.is_not(None))).mappings().all()
             holders = [self._stored(row).holder for row in rows]
             if (why := refused(MAX_RUNS, holder_of(new.spec), holders)) is not None:
-                raise RunLimit(f"Of the {MAX_RUNS} runs that may be under way {why}: wait for one to end, or stop one.")
+                raise RunLimit(
+                    f"At most {MAX_RUNS} runs are under way at a time, and {why}: wait for one to end, or stop one."
+                )
         at = self._now(tx)
         chosen = [id for batch in new.batches for id in batch.connections]
         row = {
@@ -748,7 +750,10 @@ class StoredRuns:
 
         def work(tx: sa.Connection) -> None:
             at, lost = self._now(tx), lost_batches(tx)
-            why = {"code": "secret_locked", "message": "Only a daemon that is gone could open its secrets: retry it."}
+            why = {
+                "code": "secret_locked",
+                "message": "Its secrets were unlocked only in a daemon that has ended: unlock them, and retry the run.",
+            }
             for id in dict.fromkeys(run for run, _ in lost):
                 numbers = [number for run, number in lost if run == id]
                 of_these = sa.and_(targets.c.run == id, targets.c.state == WAITING, targets.c.batch.in_(numbers))
@@ -1039,7 +1044,8 @@ class StoredRuns:
                 tries, epoch = targets.c.tries - 1, targets.c.epoch + 1
                 tx.execute(targets.update().where(begun).values(state=WAITING, tries=tries, epoch=epoch))
             else:
-                why = canonical({"code": "daemon_gone", "message": "The daemon that had begun it is gone."})
+                reason = "The daemon that had begun it has ended; whether the command has run is unknown."
+                why = canonical({"code": "daemon_gone", "message": reason})
                 tx.execute(targets.update().where(begun).values(state=UNKNOWN, error=why, epoch=targets.c.epoch + 1))
             tx.execute(
                 batches.update()
@@ -1089,7 +1095,7 @@ class StoredRuns:
     def _stop_for_failures(self, tx: sa.Connection, row: Row, at: datetime) -> None:
         failures = self._failures(tx, row["id"])
         reason = (
-            f"{failures} {'target' if failures == 1 else 'targets'} failed, and it stops after {row['stop_after']}."
+            f"{failures} {'target' if failures == 1 else 'targets'} failed; the run stops after {row['stop_after']}."
         )
         self._stop(tx, row["id"], reason, FAILED, at)
 

@@ -102,7 +102,7 @@ class StoredSchedules:
             if (holder := holder_of(new.spec)) is not None:
                 holders = [holder_of(self._stored(row).spec) for row in tx.execute(sa.select(table)).mappings()]
                 if (why := refused(MAX_SCHEDULES, holder, holders)) is not None:
-                    raise ScheduleExists(f"Of the {MAX_SCHEDULES} schedules that may be there {why}: remove some.")
+                    raise ScheduleExists(f"A vault has room for {MAX_SCHEDULES} schedules, and {why}: remove some.")
             tx.execute(table.insert(), row)
             self._database.announce(tx, TOPIC)
 
@@ -261,7 +261,9 @@ class StoredSchedules:
             table.c.paused.is_(None),
         )
         if tx.scalar(query.limit(1).with_for_update(skip_locked=True)) is None:
-            raise AlreadyFired(f"The time of the schedule {schedule.name} is not there any more.")
+            raise AlreadyFired(
+                f"The schedule {schedule.name} has fired at this time already, or was changed, paused or removed."
+            )
 
     def _set(self, tx: sa.Connection, id: str, following: Turn, **more: Any) -> None:
         values = {"due": following.due, "next_at": following.next_at, "waits": False, **more}

@@ -461,7 +461,7 @@ def _negotiated(name: str, unused: Callable[[], SshLink], deadline: Deadline) ->
             # Random, so that those who were dropped together do not come back together.
             wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             if attempt == DROPPED_ATTEMPTS or wait >= deadline.left():
-                raise HostRefused(f"{error.message} It did so {attempt} times.") from error
+                raise HostRefused(f"{error.message} That happened {attempt} times in a row.") from error
             log.info("%s dropped a login before it began; attempt %d follows in %.1f s", name, attempt + 1, wait)
         except BaseException:
             link.close()

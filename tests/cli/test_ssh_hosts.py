@@ -93,7 +93,7 @@ def test_hosts_are_called_by_last_names_or_whole_paths(hosts: _Hosts) -> None:
     connmgr("add", "ssh", "a b", "host=h")
     done = connmgr("ssh-config")
     assert "a b" not in done.output
-    assert done.errors.startswith("Left out, because ssh does not take their names or users, or a token")
+    assert done.errors.startswith("Left out, because ssh does not accept the name or the user, or because a token")
     assert done.errors.endswith(": a b\n")
     assert "No connection is called 'web'" in connmgr("ssh-config", "web", code=5).errors
 

@@ -30,7 +30,7 @@ RENEW = click.option(
     "--renew",
     metavar="yes|no",
     type=bool,
-    help="Whether what begins after the certificate of an open link has expired logs in anew.  [default: no]",
+    help="Once the certificate of an open link has expired, log in anew for what begins then.  [default: no]",
 )
 
 
@@ -140,7 +140,7 @@ def trust(name: str, hosts: str | None, *, revoked: bool) -> None:
     """
     # In known_hosts a blank ends the patterns, so that the rest would be read as the key.
     if hosts is not None and (revoked or not hosts or any(character.isspace() for character in hosts)):
-        raise click.UsageError("--hosts takes one word of names and patterns, joined by commas, and no --revoked.")
+        raise click.UsageError("--hosts takes one argument, names and patterns joined by commas, without --revoked.")
     answer = connect().ca.trust(name)
     if revoked:
         sys.stdout.buffer.write(base64.b64decode(answer.revoked))

@@ -164,7 +164,7 @@ SECRET = "(secret)"  # noqa: S105 - what is shown in its place
 
 @click.command()
 @selecting
-@click.option("--refresh", is_flag=True, help="Open it and close it again first, to see whether it works.")
+@click.option("--refresh", is_flag=True, help="First test whether the connection can be opened.")
 @json_option
 def info(selectors: tuple[str, ...], choice: Choice, *, refresh: bool, as_json: bool) -> None:
     """Show connections, and what each would dial.

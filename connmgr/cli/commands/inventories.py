@@ -33,7 +33,11 @@ def inventory() -> None:
 
 @inventory.command(name="add", cls=WithCommand)
 @click.argument("name")
-@click.option("--ansible", metavar="SOURCE", help="What `ansible-inventory -i` takes: a file, or a plugin's.")
+@click.option(
+    "--ansible",
+    metavar="SOURCE",
+    help="An inventory of Ansible or the configuration of a plugin, as for `ansible-inventory -i`.",
+)
 @click.option("--file", metavar="FILE", help="A host a line, groups in brackets; or what an inventory script prints.")
 @click.option("--every", metavar="TIME", type=Duration(least=10), help="Renew it so often, such as 15m.")
 @click.option("--timeout", metavar="TIME", type=Duration(), help="Time that the source may take; 60s by default.")

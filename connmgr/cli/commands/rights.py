@@ -125,7 +125,7 @@ def token() -> None:
     "--lend-for",
     metavar="TIME",
     type=Duration(MAX_DAYS * DAY),
-    help="End --lend-secrets after this time, too: 30m or 12h.",
+    help="End the loan of --lend-secrets after this time at the latest: 30m or 12h.",
 )
 @token_options
 @json_option
@@ -486,8 +486,8 @@ def command() -> None:
 @click.option(
     "--may-run-others",
     is_flag=True,
-    help="Let rules of tokens name it although a parameter takes free words for a program that does more than print, "
-    "and so may write files or run other programs.",
+    help="Let rules of tokens name this command although a parameter takes any words, with which its program may write "
+    "files or run other programs.",
 )
 def save_command(
     name: str,
@@ -736,7 +736,9 @@ def _approval_of(approvals: list[dict[str, Any]], name: str, *, reads: bool) -> 
 
 def _ask(pattern: Mapping[str, Any] | None) -> _Verdict:
     if not sys.stdin.isatty():
-        raise click.UsageError("Give --once, --grant, --pattern or --deny: there is no terminal to ask on.")
+        raise click.UsageError(
+            "Cannot ask: standard input is not a terminal. Give --once, --grant, --pattern or --deny."
+        )
     ways = ["once", "a time such as 1h", *(["pattern"] if pattern else []), "deny", "nothing"]
     question = f"Approve this? ({', '.join(ways)})"
     answer = click.prompt(question, default="nothing", show_default=False, err=True).strip()

@@ -669,7 +669,7 @@ zone_option = click.option(
     type=click.Choice([SKIP, QUEUE]),
     default=SKIP,
     show_default=True,
-    help="While the previous run is under way: skip the time, or let one wait.",
+    help="If the previous run is still under way: skip this time, or begin when that run has ended.",
 )
 @click.option(
     "--catch-up",
@@ -712,7 +712,7 @@ def add_schedule(
     if (options["cron"] is None) == (options["every"] is None):
         raise click.UsageError("Give --cron or --every.")
     if choice.failed is not None or choice.limit is not None:
-        raise click.UsageError("--failed and --limit choose for one run, and not for a schedule.")
+        raise click.UsageError("--failed and --limit are for one run, not for a schedule.")
     require_some(selectors, choice)
     client = connect()
     run: dict[str, Any] = _selection(client, selectors, choice)

@@ -72,7 +72,7 @@ def trust(
     leads to, from the known_hosts files of connmgr and of the daemon's user.
     """
     if forget and fingerprints:
-        raise click.UsageError("Give --forget or --fingerprint: forgetting a key and accepting one are two commands.")
+        raise click.UsageError("Give --forget or --fingerprint: forget the old key first, then accept the new one.")
     if yes and fingerprints:
         raise click.UsageError("Give --yes or --fingerprint.")
     require_some(selectors, choice)

@@ -162,7 +162,7 @@ def cp(
     if choice.options:
         raise click.UsageError(f"Only with --all: {', '.join(choice.options)}.")
     if store and not any(map(is_of_address, operands)):
-        raise click.UsageError(f"--store is for USER@HOST:PATH, and none of {', '.join(operands)} is that.")
+        raise click.UsageError(f"--store needs an address USER@HOST:PATH; {', '.join(operands)} has none.")
     if as_json and target == STREAM:
         raise click.UsageError("Standard output takes the file or --json, not both.")
     with Shells(client, options) as shells:

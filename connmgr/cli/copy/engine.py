@@ -261,7 +261,11 @@ class Copy:
             return []
         # What a machine says is in its directory decides where files are written here.
         if any(leads_out(entry.name) for entry in entries):
-            raise ClientError(f"{operand} lists files that are not in it.", "transfer_failed", 0)
+            raise ClientError(
+                f"{operand}: the machine listed files outside of this directory; nothing was copied from it.",
+                "transfer_failed",
+                0,
+            )
         return [of_entry(entry) for entry in entries]
 
     def _is_directory(self, operand: CopyOperand) -> bool:
