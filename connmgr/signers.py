@@ -182,8 +182,10 @@ class Turns:
         if not self._free.acquire(timeout=deadline.left()):
             raise SignerTimeout(f"The signer {name} has not answered other logins in time, so this one was not tried.")
         try:
+            # A failure from before this login began does not count: the signer may be back.
             if self._failed is not None and self._failed[0] > began:
                 error = self._failed[1]
+                # A copy, because several threads that raise one object would write into the same traceback.
                 again = type(error)(error.message)
                 again.for_tokens = error.for_tokens
                 raise again

@@ -273,7 +273,7 @@ class _Batch(NamedTuple):
     position: int
 
 
-class _Told(NamedTuple):
+class _Delivery(NamedTuple):
     """Lines about the events up to a number, for one client."""
 
     listener: Listener
@@ -295,7 +295,7 @@ class Listeners:
         self._is_due = False
         # Of the loop's thread.
         self._filters = self._looks = self._ticks = self._again = False
-        self._lines: dict[str, deque[_Told]] = {}
+        self._lines: dict[str, deque[_Delivery]] = {}
         """What tokens' clients are told next, by the holders of their shares."""
 
         events.notify = self.wake
@@ -361,15 +361,15 @@ class Listeners:
                 raise
             self._filters = True
 
-    def _tell(self, told: _Told) -> None:
+    def _tell(self, delivery: _Delivery) -> None:
         """Tell the owner's client at once, and a token's when those of the token before it have been told."""
-        holder = told.listener.asking.holder
+        holder = delivery.listener.asking.holder
         if holder is None:
-            self._tell_now(told)
+            self._tell_now(delivery)
             return
-        told.listener.is_in_line = True
+        delivery.listener.is_in_line = True
         line = self._lines.setdefault(holder, deque())
-        line.append(told)
+        line.append(delivery)
         if len(line) == 1:
             self._loop.call(partial(self._tell_on, holder))
 
@@ -380,10 +380,10 @@ class Listeners:
         if not rest:
             began, count = time.thread_time(), 0
             while line and count < TOLD_AT_ONCE:
-                told = line.popleft()
-                count += 1 + len(told.lines)
-                told.listener.is_in_line = False
-                self._tell_now(told)
+                delivery = line.popleft()
+                count += 1 + len(delivery.lines)
+                delivery.listener.is_in_line = False
+                self._tell_now(delivery)
             if count >= TOLD_AT_ONCE:
                 rest = rests.after(holder, time.thread_time() - began)
         if line:
@@ -391,9 +391,9 @@ class Listeners:
         else:
             del self._lines[holder]
 
-    def _tell_now(self, told: _Told) -> None:
-        told.listener.tell(told.lines, told.position)
-        if told.position < self._events.last:
+    def _tell_now(self, delivery: _Delivery) -> None:
+        delivery.listener.tell(delivery.lines, delivery.position)
+        if delivery.position < self._events.last:
             self.wake()
 
     def _served(self) -> None:
@@ -451,7 +451,7 @@ class Listeners:
                 else:
                     lines = [_written(event, written) for event in batch.seen if event.kind in listener.kinds]
                 if lines or batch.position != position:
-                    self._loop.call(partial(self._tell, _Told(listener, lines, batch.position)))
+                    self._loop.call(partial(self._tell, _Delivery(listener, lines, batch.position)))
         finally:
             self._loop.call(self._served)
 

@@ -69,24 +69,17 @@ class Runs(Group):
         self, run: str, states: Sequence[str] | None = None, *, output: int = 200
     ) -> Iterator[run_messages.RunTarget]:
         """Yield the targets of a run in their order, each with ``output`` characters of the end of its output."""
-        selection, offset = list_of(states), 0
-        while True:
-            page = run_messages.RunTargetsRequest(run=run, states=selection, offset=offset, limit=PAGE, output=output)
-            answer = self._ask("/run/targets", page, run_messages.RunTargetsResponse)
-            yield from answer.targets
-            offset += len(answer.targets)
-            if not answer.targets or offset >= answer.total:
-                return
+        request = run_messages.RunTargetsRequest(run=run, states=list_of(states), limit=PAGE, output=output)
+        return self._pages(
+            "/run/targets", request, run_messages.RunTargetsResponse, lambda page: (page.targets, page.total)
+        )
 
     def output(self, run: str, connection: str | None = None) -> list[run_messages.RunGroup]:
         """Return the outputs of a run's targets, equal ones together, or that of one target."""
-        groups: list[run_messages.RunGroup] = []
-        while True:
-            page = run_messages.RunOutputRequest(run=run, connection=connection, offset=len(groups))
-            answer = self._ask("/run/output", page, run_messages.RunOutputResponse)
-            groups += answer.groups
-            if not answer.groups or len(groups) >= answer.total:
-                return groups
+        request = run_messages.RunOutputRequest(run=run, connection=connection)
+        return list(
+            self._pages("/run/output", request, run_messages.RunOutputResponse, lambda page: (page.groups, page.total))
+        )
 
     def pause(self, run: str) -> None:
         """Begin no more targets until :meth:`resume`."""
@@ -229,19 +222,17 @@ class Facts(Group):
 
         ``names`` are patterns for the names of facts; without them all but packages are returned.
         """
-        machines: list[fact_messages.MachineFacts] = []
-        while True:
-            request = fact_messages.FactQueryRequest(
-                connections=list_of(connections),
-                connection_filter=connection,
-                category_filter=category,
-                type_filter=type,
-                where=where,
-                names=list_of(names),
-                offset=len(machines),
-                limit=fact_messages.MAX_LISTED,
+        request = fact_messages.FactQueryRequest(
+            connections=list_of(connections),
+            connection_filter=connection,
+            category_filter=category,
+            type_filter=type,
+            where=where,
+            names=list_of(names),
+            limit=fact_messages.MAX_LISTED,
+        )
+        return list(
+            self._pages(
+                "/fact/query", request, fact_messages.FactQueryResponse, lambda page: (page.machines, page.total)
             )
-            answer = self._ask("/fact/query", request, fact_messages.FactQueryResponse)
-            machines += answer.machines
-            if len(machines) >= answer.total or not answer.machines:
-                return machines
+        )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from connmgr.client.http import HttpSession
 from connmgr.contract.common import Elevate, Saved
-from connmgr.contract.message import M, Message, from_json, given_json
+from connmgr.contract.message import M, Message, from_json, given_json, replace
+
+Item = TypeVar("Item")
 
 
 class Group:
@@ -31,6 +33,22 @@ class Group:
             return self._http.post(path, **fields)
         with self._http.answered_within(seconds):
             return self._http.post(path, **fields)
+
+    def _pages(
+        self, path: str, request: Message, answer: type[M], read: Callable[[M], tuple[Sequence[Item], int]]
+    ) -> Iterator[Item]:
+        """Yield the items that the daemon answers page by page.
+
+        ``read`` returns the items of one answer, and how many there are on all pages.
+        """
+        offset = 0
+        while True:
+            items, total = read(self._ask(path, replace(request, offset=offset), answer))
+            yield from items
+            offset += len(items)
+            # A page without items ends it too: some may have been removed meanwhile.
+            if not items or offset >= total:
+                return
 
 
 def words_of(argv: Sequence[str] | None) -> list[str] | None:

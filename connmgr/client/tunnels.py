@@ -114,7 +114,9 @@ def _config_request(
 ) -> messages.MultiplexConfigRequest:
     # ``program`` are the words that call connmgr. Without filters, each for paths and for names, all connections with a
     # shell are wanted; with them also ``connections``.
-    some = None
+    host_filters = None
     if filters is not None:
-        some = [messages.HostFilter(connection_filter=path, name_filter=name) for path, name in filters]
-    return messages.MultiplexConfigRequest(program=list(program), filters=some, connections=list(connections) or None)
+        host_filters = [messages.HostFilter(connection_filter=path, name_filter=name) for path, name in filters]
+    return messages.MultiplexConfigRequest(
+        program=list(program), filters=host_filters, connections=list(connections) or None
+    )

@@ -106,7 +106,7 @@ class Inventories:
 
     def begin(self) -> None:
         """Go on with the inventories of this daemon, as it starts."""
-        if any(one.next_at is not None for one in self._own()):
+        if any(inventory.next_at is not None for inventory in self._own()):
             self._poller.poke()
 
     def close(self, timeout: float) -> None:
@@ -115,14 +115,14 @@ class Inventories:
 
     def all(self) -> list[StoredInventory]:
         """Return all inventories, by their names."""
-        return sorted(map(StoredInventory, self._vault.inventories.all()), key=lambda one: one.name)
+        return sorted(map(StoredInventory, self._vault.inventories.all()), key=lambda inventory: inventory.name)
 
     def get(self, name: str) -> StoredInventory:
         """Return the inventory of this name, or raise :class:`UnknownInventory`."""
-        found = self._vault.inventories.by_key(name)
-        if found is None:
+        document = self._vault.inventories.by_key(name)
+        if document is None:
             raise UnknownInventory(name)
-        return StoredInventory(found)
+        return StoredInventory(document)
 
     def add(self, name: str, spec: Mapping[str, Any], *, replaces: bool, dry_run: bool) -> Changes:
         """Store an inventory and renew it for the first time.
@@ -136,11 +136,11 @@ class Inventories:
         if before is not None and not replaces:
             raise InventoryExists(f"name: An inventory is called {name!r} already; replace it, or take another name.")
         with self._alone():
-            changes = self._planned(new)
+            changes = self._plan(new)
             if dry_run:
                 return changes
             if before is not None:
-                stored.change(before.id, lambda one: replace(one, body=new.spec))
+                stored.change(before.id, lambda document: replace(document, body=new.spec))
             elif not stored.add(new.document, most=MAX_INVENTORIES):
                 raise InventoryExists(f"name: An inventory is called {name!r} by now, or there are {MAX_INVENTORIES}.")
             try:
@@ -149,7 +149,7 @@ class Inventories:
                 if before is None:
                     stored.remove([new.document.id])
                 else:
-                    stored.change(before.id, lambda one: replace(one, body=before.body))
+                    stored.change(before.id, lambda document: replace(document, body=before.body))
                 raise
             self._note(before or new.document, changes)
         self._poller.poke()
@@ -162,22 +162,22 @@ class Inventories:
         """
         with self._alone():
             # Not before: it may have been replaced while the renewal before this one went on.
-            one = self.get(name)
-            if one.spec["daemon"] != self.name:
+            inventory = self.get(name)
+            if inventory.spec["daemon"] != self.name:
                 raise InventoryFailed(
-                    f"The source of {name} is on the machine of the daemon {one.spec['daemon']}, and this one is "
+                    f"The source of {name} is on the machine of the daemon {inventory.spec['daemon']}, and this one is "
                     f"{self.name}: ask that daemon, or add the inventory here with replace."
                 )
             try:
-                changes = self._planned(one)
+                changes = self._plan(inventory)
                 if not dry_run:
-                    self._apply(one, changes)
+                    self._apply(inventory, changes)
             except ConnmgrError as error:
                 if not dry_run:
-                    self._note(one.document, error)
+                    self._note(inventory.document, error)
                 raise
             if not dry_run:
-                self._note(one.document, changes)
+                self._note(inventory.document, changes)
         return changes
 
     def remove(self, name: str) -> None:
@@ -185,34 +185,36 @@ class Inventories:
         self._vault.inventories.remove([self.get(name).document.id])
 
     def _own(self) -> list[StoredInventory]:
-        return [one for one in self.all() if one.spec["daemon"] == self.name]
+        return [inventory for inventory in self.all() if inventory.spec["daemon"] == self.name]
 
     def _alone(self) -> _Holding:
         return _Holding(self._renewing)
 
-    def _planned(self, one: StoredInventory) -> Changes:
-        said = listed(one.source.read(one.spec["timeout"]))
+    def _plan(self, inventory: StoredInventory) -> Changes:
+        listed_hosts = listed(inventory.source.read(inventory.spec["timeout"]))
         connections = self._vault.connections
-        ids = connections.query(where=f"{INVENTORY}={one.name}")
+        ids = connections.query(where=f"{INVENTORY}={inventory.name}")
         stored = [row for row in connections.each(ids).values() if isinstance(row, Connection)]
-        return planned(one.name, one.spec, self._without_faulty(said), stored, now())
+        return planned(inventory.name, inventory.spec, self._without_faulty(listed_hosts), stored, now())
 
-    def _without_faulty(self, said: HostList) -> HostList:
+    def _without_faulty(self, hosts_read: HostList) -> HostList:
         """Return the hosts that can be connections; one that cannot must not keep the others from being renewed."""
-        faults = [(host.name, self.fault(host.data)) for host in said.hosts]
+        faults = [(host.name, self.fault(host.data)) for host in hosts_read.hosts]
         left_out = [(name, fault) for name, fault in faults if fault is not None]
-        hosts = [host for host, (_, fault) in zip(said.hosts, faults, strict=True) if fault is None]
-        return HostList(hosts, [*said.left_out, *left_out])
+        hosts = [host for host, (_, fault) in zip(hosts_read.hosts, faults, strict=True) if fault is None]
+        return HostList(hosts, [*hosts_read.left_out, *left_out])
 
-    def _apply(self, one: StoredInventory, changes: Changes) -> None:
+    def _apply(self, inventory: StoredInventory, changes: Changes) -> None:
         for at in range(0, max(len(changes.add), len(changes.change)), MAX_CHANGES):
             add, change = changes.add[at : at + MAX_CHANGES], changes.change[at : at + MAX_CHANGES]
-            answer = self._requested(one.name, "/connection/apply", {"add": add, "change": change}, add)
+            answer = self._request_changes(inventory.name, "/connection/apply", {"add": add, "change": change}, add)
             same = {
-                told["connection"]: entry for told, entry in zip(answer["added"], add, strict=True) if not told["added"]
+                added["connection"]: entry
+                for added, entry in zip(answer["added"], add, strict=True)
+                if not added["added"]
             }
             if same:
-                self._adopt(one.name, same, changes)
+                self._adopt(inventory.name, same, changes)
 
     def _adopt(self, name: str, same: Mapping[str, Mapping[str, Any]], changes: Changes) -> None:
         """Label the connections that were there already with the data of new hosts, unless they follow another list."""
@@ -228,7 +230,7 @@ class Inventories:
             self.request(name, "/connection/label", {"connections": [id], "labels": entry["labels"]})
             changes.changed.append(host)
 
-    def _requested(
+    def _request_changes(
         self, name: str, path: str, members: Mapping[str, Any], add: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         try:
@@ -247,21 +249,21 @@ class Inventories:
             facts: dict[str, Any] = {"tried": at, "error": outcome.message}
         else:
             facts = {"tried": at, "renewed": at, "error": None, "hosts": outcome.hosts, "vanished": outcome.gone}
-        self._vault.inventories.change(document.id, lambda one: counted(one, **facts))
+        self._vault.inventories.change(document.id, lambda document: counted(document, **facts))
 
     def _look(self) -> float:
         """Renew what is due, and return the seconds until the next look."""
-        for one in self._own():
-            if one.next_at is not None and one.next_at <= now() and not self._poller.closing.is_set():
+        for inventory in self._own():
+            if inventory.next_at is not None and inventory.next_at <= now() and not self._poller.closing.is_set():
                 try:
-                    self.renew(one.name)
+                    self.renew(inventory.name)
                 except (UnknownInventory, Busy):
                     # Removed meanwhile, or renewed by a request: the next look finds out.
                     return 1.0
                 except ConnmgrError:
                     # It was noted, and the next time is a whole interval away.
                     continue
-        times = [one.next_at for one in self._own() if one.next_at is not None]
+        times = [inventory.next_at for inventory in self._own() if inventory.next_at is not None]
         if not times:
             return LONGEST_SECONDS
         return max(0.1, min((min(times) - now()).total_seconds(), LONGEST_SECONDS))
@@ -288,7 +290,7 @@ def planned(name: str, spec: Mapping[str, Any], said: HostList, stored: Sequence
     and categories.
     """
     changes = Changes(left_out=list(said.left_out))
-    by_host = {one.labels.get(HOST, one.name): one for one in stored}
+    by_host = {connection.labels.get(HOST, connection.name): connection for connection in stored}
     by_data: dict[str, str] = {}
     for host in said.hosts:
         data = _with_defaults(host.data, spec["defaults"])
@@ -317,24 +319,24 @@ def planned(name: str, spec: Mapping[str, Any], said: HostList, stored: Sequence
 def _compare(
     changes: Changes, host: ListedHost, before: Connection, data: Mapping[str, Any], labels: Mapping[str, str]
 ) -> None:
-    own = {
+    own_labels = {
         label: value
         for label, value in before.labels.items()
         if label not in (INVENTORY, HOST, VANISHED) and not label.startswith(GROUP)
     }
     entry: dict[str, Any] = {"connection": before.id}
-    held = without_nulls(before.data)
-    wanted = {**held, **{part: value for part, value in data.items() if part != "type"}}
-    identity = held.get("identity")
+    current = without_nulls(before.data)
+    wanted = {**current, **{part: value for part, value in data.items() if part != "type"}}
+    identity = current.get("identity")
     if identity and "file" not in identity:
         # Its key or certificate is in the vault, where no inventory puts one.
         wanted["identity"] = identity
     elif identity and "identity" in data:
         wanted["identity"] = {**identity, **data["identity"]}
-    if wanted != held:
+    if wanted != current:
         entry["data"] = {"type": before.type, **wanted}
-    if {**own, **labels} != before.labels:
-        entry["labels"] = {**own, **labels}
+    if {**own_labels, **labels} != before.labels:
+        entry["labels"] = {**own_labels, **labels}
     if len(entry) == 1:
         return
     changes.change.append(entry)

@@ -199,8 +199,8 @@ def _printed(argv: list[str], seconds: float) -> str:
             if stream is not None:
                 stream.close()
     if process.returncode:
-        told = " ".join(complaint.decode(errors="replace").split())
-        more = f": {told[-COMPLAINT:]}" if told else "."
+        printed = " ".join(complaint.decode(errors="replace").split())
+        more = f": {printed[-COMPLAINT:]}" if printed else "."
         raise InventoryFailed(f"{argv[0]} exited with {process.returncode}{more}")
     return _decoded(output, argv[0])
 

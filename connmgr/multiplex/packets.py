@@ -164,6 +164,7 @@ class _Reader:
         return value
 
     def flag(self) -> bool:
+        # A whole number in this protocol, unlike the single byte of SSH's own.
         return self.number() != 0
 
 
@@ -178,6 +179,7 @@ def read_hello(packet: bytes) -> None:
     version = reader.number()
     if version != VERSION:
         raise Malformed(f"The client speaks version {version} of the multiplexing protocol, not {VERSION}.")
+    # Names and values of extensions: ssh, too, ignores those that it does not know.
     while reader.has_more:
         reader.text()
         reader.text()
@@ -195,6 +197,7 @@ def read_request(packet: bytes) -> MultiplexRequest:
 
 
 def _new_session(number: int, reader: _Reader) -> NewSession:
+    # Reserved by the protocol; ssh sends it empty.
     reader.text()
     wants_terminal, wants_x11, wants_agent, is_subsystem = reader.flag(), reader.flag(), reader.flag(), reader.flag()
     escape, term, command = reader.number(), reader.word(), reader.word()
@@ -208,6 +211,7 @@ def _new_session(number: int, reader: _Reader) -> NewSession:
 
 
 def _stdio_forward(number: int, reader: _Reader) -> StdioForward:
+    # Reserved by the protocol, as above.
     reader.text()
     return StdioForward(number, reader.word(), reader.number())
 

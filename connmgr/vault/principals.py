@@ -272,6 +272,8 @@ class Principals:
         """
         check_user_name(name)
         check_new_passphrase(passphrase)
+        # Now, because the derivation below is slow, and again in the transaction, because another session or daemon may
+        # have added or locked a user during it.
         _check_addition(self._load(), access, name)
         salt = new_salt()
         added, _ = new_principal(name, self._derivation.derive(passphrase, salt, MODERATE), MODERATE, salt)
@@ -311,6 +313,7 @@ class Principals:
 
         def rewrap(tx: sa.Connection) -> None:
             by_name = principal_rows.load(tx, self._key)
+            # The user may have another passphrase, or be gone, since `before` was read: that change must not be undone.
             if by_name.get(before.name) != before:
                 raise UnlockFailed(_WRONG)
             principal_rows.replace(tx, self._key, {**by_name, before.name: after})

@@ -203,6 +203,7 @@ class StoredSchedules:
 
         def work(tx: sa.Connection) -> tuple[str, bool]:
             self._take(tx, schedule)
+            # In one transaction with the next time: a daemon that is killed in between would fire twice, or never.
             started = self._runs.submit_within(tx, new)
             self._set(tx, schedule.id, following, last_run=started[0], last_error=None)
             return started
@@ -260,6 +261,8 @@ class StoredSchedules:
             table.c.next_at == schedule.next_at,
             table.c.paused.is_(None),
         )
+        # Of two daemons that look at the same moment, one locks the row. The other must not wait for it, for after the
+        # commit the row has another time anyway: it finds nothing, and goes on.
         if tx.scalar(query.limit(1).with_for_update(skip_locked=True)) is None:
             raise AlreadyFired(
                 f"The schedule {schedule.name} has fired at this time already, or was changed, paused or removed."

@@ -205,7 +205,7 @@ def test_a_token_names_no_host_of_the_owner(hosts: _Hosts) -> None:
     writer.ok("/connection/add", name="web", data={**data, "user": "other"}, validate=False)
     assert _names(hosts.printed()) == ["local", "web"]
     told = hosts.connmgr("ssh-config").errors
-    assert "a token has made or changed them" in told
+    assert "a token has made or changed the connection" in told
     assert "github.com" in told
     daemon.client.connection.update(made, data={**data, "user": "owner"})
     assert _names(hosts.printed()) == ["github.com", "local", "web"]

@@ -291,8 +291,8 @@ def _tell_unnamed(unnamed: Sequence[Sequence[str]]) -> None:
     if unnamed:
         paths = ", ".join(visible("/".join(path)) for path in unnamed)
         click.echo(
-            "Left out, because ssh does not accept the name or the user, or because a token has changed the connection "
-            f"and no person has saved it since: {paths}",
+            "Left out, because ssh does not accept the name or the user, or because a token has made or changed the "
+            f"connection and nobody has saved it since: {paths}",
             err=True,
         )
 
