@@ -195,7 +195,7 @@ class Inventories:
         connections = self._vault.connections
         ids = connections.query(where=f"{INVENTORY}={inventory.name}")
         stored = [row for row in connections.each(ids).values() if isinstance(row, Connection)]
-        return planned(inventory.name, inventory.spec, self._without_faulty(listed_hosts), stored, now())
+        return plan_changes(inventory.name, inventory.spec, self._without_faulty(listed_hosts), stored, now())
 
     def _without_faulty(self, hosts_read: HostList) -> HostList:
         """Return the hosts that can be connections; one that cannot must not keep the others from being renewed."""
@@ -283,7 +283,9 @@ class _Holding:
         self._lock.release()
 
 
-def planned(name: str, spec: Mapping[str, Any], said: HostList, stored: Sequence[Connection], at: datetime) -> Changes:
+def plan_changes(
+    name: str, spec: Mapping[str, Any], said: HostList, stored: Sequence[Connection], at: datetime
+) -> Changes:
     """Return what makes the ``stored`` connections of an inventory follow what its source ``said``.
 
     What the source says of a host wins. Fields and labels that it does not say are people's, and stay, and so do names

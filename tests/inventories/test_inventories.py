@@ -16,7 +16,7 @@ import pytest
 from connmgr.client import Client, ClientError
 from connmgr.contract.inventory import HostDefaults
 from connmgr.inventories import sources
-from connmgr.inventories.inventories import Inventories, planned
+from connmgr.inventories.inventories import Inventories, plan_changes
 from connmgr.inventories.sources import HostSource, listed
 from connmgr.vault.documents import Document
 from tests.cli.program import CommandLine
@@ -257,7 +257,7 @@ def test_a_host_in_many_groups_says_which_became_labels() -> None:
 def test_twenty_thousand_hosts_are_planned_at_once() -> None:
     said = listed("host[00001:20000]\n")
     spec = {"category": ["fleet"], "defaults": {}}
-    changes = planned("fleet", spec, said, [], datetime.now(timezone.utc))
+    changes = plan_changes("fleet", spec, said, [], datetime.now(timezone.utc))
     assert (changes.hosts, len(changes.add)) == (20_000, 20_000)
 
 
