@@ -243,6 +243,14 @@ def test_a_line_in_the_person_s_file_includes_the_hosts_and_goes_without_a_trace
     assert person.connmgr("ssh-config", "--remove").output == "No hosts are kept.\n"
 
 
+def test_hosts_of_the_person_that_lead_elsewhere_from_now_on_are_named(person: _Hosts) -> None:
+    person.config.write_text('Host=local "other"\n  HostName x.example\nMatch host y\n  User y\nHost *\n  User me\n')
+    told = person.connmgr("ssh-config", "--write", "--yes").errors
+    assert f"Of {person.config} these hosts are connections of connmgr from now on: local\n" in told
+    person.config.write_text("Host other\n  HostName x.example\n")
+    assert "from now on" not in person.connmgr("ssh-config", "--write", "--yes").errors
+
+
 def test_a_file_that_was_not_there_goes_again(person: _Hosts) -> None:
     person.connmgr("ssh-config", "--write", "--yes")
     assert stat.S_IMODE(person.config.stat().st_mode) == 0o600

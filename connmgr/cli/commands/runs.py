@@ -744,7 +744,9 @@ def _selection(client: Client, selectors: Sequence[str], choice: Choice) -> dict
     if not others and is_pattern(first) and "/" not in first:
         return {**fields, "connectionFilter": first if first == "*" else f"**/{first}"}
     names = select_connections(client, selectors, choice, usage="shell").names
-    click.echo(f"Each time goes to these {plural(len(names), 'connection')}; a GLOB without / chooses anew.", err=True)
+    click.echo(
+        f"Each time goes to {plural(len(names), 'connection')}, chosen now; one GLOB without / chooses anew.", err=True
+    )
     return {"connections": [name.id for name in names]}
 
 

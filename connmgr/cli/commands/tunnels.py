@@ -336,6 +336,12 @@ class _UserConfig(NamedTuple):
                 return False
         return False
 
+    @property
+    def hosts(self) -> set[str]:
+        """The names and patterns of its hosts."""
+        lines = re.findall(r"^[ \t]*host(?:[ \t]+|[ \t]*=)(.*)", self.text, re.IGNORECASE | re.MULTILINE)
+        return {word.strip('"') for line in lines for word in line.split()}
+
     def replace(self, text: str) -> None:
         """Replace the content; the permissions stay.
 
@@ -382,6 +388,9 @@ def _write(client: Client, globs: Sequence[str], *, yes: bool) -> None:
             write_private(user.copy, user.text)
         user.replace(f"{line}\n{user.text}")
     click.echo(f"{plural(len(answer.hosts), 'host')} for ssh in {answer.file}, included by {user.file}.")
+    if hidden := sorted(user.hosts.intersection(name for host in answer.hosts for name in host.names)):
+        names = ", ".join(map(visible, hidden))
+        click.echo(f"Of {user.file} these hosts are connections of connmgr from now on: {names}", err=True)
     _tell_unnamed(answer.unnamed)
     _tell_other_home()
 
