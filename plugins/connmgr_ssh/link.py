@@ -392,11 +392,9 @@ class SshLink(SendingTransport):
         return True
 
     def _wake_fed(self) -> None:
-        """Tell the channels that have data, now that all that came at once is decrypted.
-
-        A reader that was woken for the first packet would wait for the interpreter, which this thread has, and then
-        find one packet where six have come.
-        """
+        """Tell the channels that have data, now that all that came at once is decrypted."""
+        # A reader that was woken for the first packet would wait for the interpreter, which this thread has, and then
+        # find one packet where six have come.
         while self._fed:
             self._fed.pop().note_news()
 
