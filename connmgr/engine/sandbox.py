@@ -113,8 +113,26 @@ def sandboxed(
 def in_sandbox(command: Command, snapshot: ShellSnapshot, sent: Mapping[str, str]) -> Command:
     """Return a command of a session that runs ``command`` in the sandbox, and so cannot change the session."""
     words = command.argv or shell_words(snapshot, command.text)
-    argv = sandboxed(words, {**sent, **(command.environment or {})}, command.sandbox, snapshot)
-    return replace(command, text=b"", argv=argv, environment=None, sent=None)
+    carried, words = carry(words, {**sent, **(command.environment or {})})
+    argv = sandboxed(words, {}, command.sandbox, snapshot)
+    return replace(command, text=b"", argv=argv, environment=carried or None, sent=None)
+
+
+def carry(words: tuple[bytes, ...], environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[bytes, ...]]:
+    """Return variables to set outside of the sandbox, and the argv that runs ``words`` with ``environment`` inside it.
+
+    Outside, the values have names that steer no program. They are not in the argv, which every user of the machine can
+    read (ps(1)); the environment of a process is read by its own user alone.
+    """
+    carried, steps = dict[str, str](), []
+    for number, (name, value) in enumerate(environment.items()):
+        carrier = f"CONNMGR_GIVEN_{number}"
+        carried[carrier] = value
+        # By `command`, or a name that the shell keeps to itself, such as UID, would end it (POSIX.1-2017, 2.8.1).
+        steps.append(f'command export {name}="${carrier}"; unset {carrier}; ')
+    if not steps:
+        return carried, words
+    return carried, (b"/bin/sh", b"-c", "".join(steps).encode() + b'exec "$@"', b"sh", *words)
 
 
 def refusal(mark: str, exit_code: int, stderr: bytes) -> ReadOnlyUnavailable | None:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from connmgr.engine.dialects import SH, Dialect, Interpreted, Interpreter, definition, executed
-from connmgr.engine.sandbox import sandboxed, shell_words
+from connmgr.engine.sandbox import carry, sandboxed, shell_words
 from connmgr.engine.script import IN_SINGLE_QUOTES, Source, fill, quote
 from connmgr.engine.state import ShellSnapshot
 
@@ -123,8 +123,9 @@ class Launch:
         yield from (builtin + b" " + statement for statement in variables.values())
 
     def _environment(self, dialect: Dialect) -> Iterator[bytes]:
-        # Of one that may only look, inside the sandbox.
-        for name, value in () if self.sandbox else self.environment.items():
+        # Of one that may only look, under other names until it is inside the sandbox.
+        environment = carry((), self.environment)[0] if self.sandbox else self.environment
+        for name, value in environment.items():
             yield b"export " + name.encode() + b"=" + dialect.quoted(value.encode())
 
     def _end(self, dialect: Dialect) -> Iterator[bytes]:
@@ -137,7 +138,7 @@ class Launch:
     def _command(self, dialect: Dialect) -> bytes:
         if self.sandbox:
             words = self.argv if self.text is None else shell_words(self.surroundings, self.text)
-            argv = sandboxed(words, self.environment, self.sandbox, self.surroundings)
+            argv = sandboxed(carry(words, self.environment)[1], {}, self.sandbox, self.surroundings)
             return definition(dialect).encode() + executed(dialect, argv)
         if self.text is None:
             return definition(dialect).encode() + executed(dialect, self.argv)

@@ -11,6 +11,7 @@ import pytest
 
 from connmgr.client import Client
 from connmgr.contract.token import SCOPES as SCOPES_OF_TOKENS
+from connmgr.engine.sandbox import carry
 from tests.api.wire import LOCAL
 from tests.daemon import Daemon
 from tests.deadlines import eventually
@@ -81,6 +82,22 @@ def test_variables_apply_inside_alone(looker: Holder) -> None:
     # The programs that make the sandbox would complain, too.
     assert ran["stdout"] == "x"
     assert looker.ok("/shell/exec", connection=LOCAL, command="echo $GIVEN")["stdout"] == ""
+
+
+@pytest.mark.parametrize("path", ["/shell/exec", "/job/start"])
+def test_values_of_variables_are_carried_whole(looker: Holder, path: str) -> None:
+    value = 'it\'s a "value" of $HOME\nin lines'
+    answer = looker.ok(path, connection=LOCAL, command='printf %s "$GIVEN"', env={"GIVEN": value})
+    if path == "/job/start":
+        looker.ok("/job/wait", job=answer["job"], wait=20)
+        answer = {"stdout": looker.ok("/job/output", job=answer["job"])["stdout"]["data"]}
+    assert answer["stdout"] == value
+
+
+def test_values_of_variables_are_in_no_argv() -> None:
+    carried, words = carry((b"true",), {"GIVEN": "seen by nobody"})
+    assert list(carried.values()) == ["seen by nobody"]
+    assert b"seen by nobody" not in b" ".join(words)
 
 
 def test_a_command_that_takes_too_long_is_killed_with_all_it_started(looker: Holder) -> None:
