@@ -89,7 +89,7 @@ def test_impossible_decisions_are_reported(connmgr: CommandLine, arguments: list
 
 def test_without_a_terminal_nothing_is_decided(connmgr: CommandLine, holder: Holder) -> None:
     id = asked(holder, command="echo alone")
-    assert "no terminal to ask on" in connmgr("approve", id, stdin="once\n", code=2).errors
+    assert "not a terminal" in connmgr("approve", id, stdin="once\n", code=2).errors
     assert asked(holder, command="echo alone") == id
 
 
