@@ -48,6 +48,8 @@ _NAME = re.compile(r"[A-Za-z_][\w.+:/@-]*", re.ASCII)
 _OPERATOR = re.compile(r"!=|!~|<=|>=|=|~|<|>")
 _BARE = re.compile(r"[^\s()'\"=<>!][^\s()'\"]*")
 _KEYWORDS = ("and", "or", "not")
+_SIZE = re.compile(r"(\d+)([KMGT])")
+_LIKE_A_SIZE = re.compile(r"\d+(\.\d+)?[KMGT](i?B)?", re.ASCII | re.IGNORECASE)
 
 Value = str | int
 Among = Callable[[sa.ColumnElement[str], list[str]], sa.ColumnElement[bool]]
@@ -202,7 +204,7 @@ def _has(tx: sa.Connection, column: sa.ColumnElement[str], needles: list[str]) -
 
 
 def _ordered(operator: str, operand: str) -> Callable[[Value], bool]:
-    number = re.fullmatch(r"(\d+)([KMGT])", operand)
+    number = _SIZE.fullmatch(operand)
     size = int(number[1]) * UNITS[number[2]] if number else None
     has_epoch = _EPOCH.match(operand) is not None
     key = version_key(operand)
@@ -305,13 +307,28 @@ class _Parser:
         if operator is None:
             return Comparison(match[0])
         self._at += operator.end()
+        if operator[0] in ("=", "!=") and self._rest().startswith("~"):
+            sign = operator[0].removesuffix("=") + "~"
+            raise self._error(
+                f"There is no operator {operator[0]}~: a pattern is {match[0]}{sign}PATTERN, and a value that begins "
+                "with ~ is quoted."
+            )
         comparison = Comparison(match[0], operator[0], self._value())
+        if operator[0][0] in "<>":
+            self._require_order(comparison.value)
         if operator[0].endswith("~"):
             try:
                 compile_pattern(comparison.value)
             except InvalidRequest as error:
                 raise self._error(error.message) from None
         return comparison
+
+    def _require_order(self, value: str) -> None:
+        """Refuse what was meant as a size, and would be compared as a version: `not memory.total>4GB` would be true."""
+        if _LIKE_A_SIZE.fullmatch(value) and not _SIZE.fullmatch(value):
+            raise self._error(
+                f"{value} is no size: one is a whole number of bytes, or of K, M, G or T (powers of 1,024), such as 4G."
+            )
 
     def _value(self) -> str:
         rest = self._rest()
