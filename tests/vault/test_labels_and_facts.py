@@ -110,8 +110,8 @@ def test_the_database_finds_what_the_condition_says(vault: Vault) -> None:
         "env='prod": "At character 5: The ' is not closed.",
         "env=~web*": "At character 5: There is no operator =~: a pattern is env~PATTERN, and a value that begins with "
         "~ is quoted.",
-        "env != ~a": "At character 8: There is no operator !=~: a pattern is env!~PATTERN, and a value that begins with "
-        "~ is quoted.",
+        "env != ~a": "At character 8: There is no operator !=~: a pattern is env!~PATTERN, and a value that begins "
+        "with ~ is quoted.",
         "not memory.total>4GB": "At character 21: 4GB is no size: one is a whole number of bytes, or of K, M, G or T "
         "(powers of 1,024), such as 4G.",
         "memory.total<=1.5G": "At character 19: 1.5G is no size: one is a whole number of bytes, or of K, M, G or T "
