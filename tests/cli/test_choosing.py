@@ -195,7 +195,7 @@ class TestChangesOfMany:
 
     def test_rm_shows_what_goes_along(self, fleet: CommandLine) -> None:
         before = self.hosts(fleet)
-        assert "give --yes" in fleet("rm", "web*", code=2).errors
+        assert "Give --yes" in fleet("rm", "web*", code=2).errors
         assert sorted(fleet("rm", "web*", "--dry-run").output.splitlines()) == [
             "remove  default/behind     runs over default/web1",
             "remove  default/web1",
@@ -215,7 +215,7 @@ class TestChangesOfMany:
         assert self.hosts(fleet).keys() == {"local machine"}
 
     def test_edit_changes_all_or_none(self, fleet: CommandLine) -> None:
-        assert "give --yes" in fleet("edit", "--all", "web?", "port=2200", code=2).errors
+        assert "Give --yes" in fleet("edit", "--all", "web?", "port=2200", code=2).errors
         shown = fleet("edit", "--all", "web?", "db", "port=2200", "--dry-run").output
         assert shown == "".join(f"change  default/{name:<4}  port\n" for name in ("db", "web1", "web2"))
         assert self.hosts(fleet)["db"] == 22
@@ -234,7 +234,7 @@ class TestChangesOfMany:
         assert fleet("mv", "--all", "web?", "--category", "eu", "--dry-run").output == (
             "default/web1  eu/web1\ndefault/web2  eu/web2\n"
         )
-        assert "give --yes" in fleet("mv", "--all", "web?", "--category", "eu", code=2).errors
+        assert "Give --yes" in fleet("mv", "--all", "web?", "--category", "eu", code=2).errors
         fleet("mv", "--all", "web?", "--from-category", "default", "--category", "eu", "--yes")
         assert "eu/web1\neu/web2\n" in fleet("ls", "--format", "names", "web?").output
         assert "are in eu already" in fleet("mv", "--all", "web?", "--category", "eu", "--yes").errors

@@ -154,7 +154,7 @@ class TestMany:
 
     def test_one_question_covers_all_hosts(self, fleet: tuple[CommandLine, dict[str, Sshd]]) -> None:
         connmgr, servers = fleet
-        assert "give --yes" in connmgr("trust", "web*", code=2).errors
+        assert "Give --yes" in connmgr("trust", "web*", code=2).errors
         shown = connmgr("trust", "web*", "--dry-run").output
         for name, server in servers.items():
             assert f"{name}        [127.0.0.1]:{server.port}  ssh-ed25519  {fingerprint(server)}\n" in shown

@@ -87,7 +87,7 @@ class TestCommands:
         assert connmgr("exec", "idle", "--", "cat /only-here").output == "seen from within\n"
         connmgr("exec", "idle", "--", "touch /tmp/there")
         assert connmgr("container", "restart", "i*", "--dry-run").output == "restart  machine/idle\n"
-        assert "give --yes" in connmgr("container", "restart", "i*", code=2).errors
+        assert "Give --yes" in connmgr("container", "restart", "i*", code=2).errors
         [done] = connmgr("container", "restart", "i*", "--yes", "--json").json
         assert (done["name"], done["done"]) == ("machine/idle", "runs anew")
         assert connmgr("exec", "idle", "--", "cat /only-here").output == "seen from within\n"
