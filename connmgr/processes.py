@@ -61,15 +61,28 @@ def peer_uid(connected: socket.socket) -> int:
     return _effective_peer_uid(connected.fileno())
 
 
-def connected_to_own(path: str, timeout: float) -> socket.socket:
-    """Return a connection to the Unix socket ``path``, at which a program of this process's user listens.
+def connect_unix(path: str, timeout: float) -> socket.socket:
+    """Return a connection to the Unix socket ``path``, whose reads and writes take ``timeout`` seconds at most, too.
 
-    :raises OSError: none listens there, or another user's.
+    :raises OSError: nothing listens there, or not within ``timeout`` seconds.
     """
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout)
         connected.connect(path)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def connected_to_own(path: str, timeout: float) -> socket.socket:
+    """Return a connection as :func:`connect_unix` does, to a program of this process's user.
+
+    :raises OSError: none listens there, or another user's.
+    """
+    connected = connect_unix(path, timeout)
+    try:
         _require_own(connected)
     except BaseException:
         connected.close()

@@ -83,7 +83,7 @@ def query(request: CategoryQueryRequest) -> CategoryQueryResponse:
 def add(request: CategoryAddRequest) -> CategoryAddResponse:
     """Add a category and return its uuid. If the parent has a category of that name, return that one."""
     categories = services().vault.categories
-    # Where a category of that name exists, the vault answers with it: nothing was added, so there is no event.
+    # The vault may answer with a category that exists; then nothing was added, and there is no event.
     before = set(categories.query("*"))
     id = categories.add(request.name, request.parent)
     if id not in before:

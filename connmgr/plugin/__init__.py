@@ -47,6 +47,7 @@ from connmgr.plugin.types import (
     Tunnel,
     Wrapper,
 )
+from connmgr.processes import connect_unix
 
 __all__ = [
     "BECOME_ARGV",
@@ -94,6 +95,7 @@ __all__ = [
     "Tunnel",
     "ValidationError",
     "Wrapper",
+    "connect_unix",
     "hookimpl",
     "validates_schema",
 ]

@@ -360,7 +360,7 @@ def _shown(run: StoredRun, counts: Mapping[str, int], schedule: StoredSchedule |
 
 
 def _outcome(run: StoredRun, counts: Mapping[str, int], schedule: StoredSchedule) -> str:
-    """Return what is told of a run that has ended."""
+    """Return which of the words of ``notify.on`` describes a run that has ended."""
     if run.state != DONE:
         return FAILED
     tells = (schedule.spec["notify"] or {}).get("on", ())

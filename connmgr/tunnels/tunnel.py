@@ -25,6 +25,7 @@ from connmgr.links.link import Lease
 from connmgr.links.table import LinkTable
 from connmgr.pipes.remote import endpoint_of
 from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Listener, Transport
+from connmgr.processes import connect_unix
 from connmgr.secrets.principals import Access
 from connmgr.streams.endpoints import Endpoint, SocketEndpoint
 from connmgr.streams.listener import MAX_GREETING_BYTES, Accepted, Greeting, Place, PortListener
@@ -236,15 +237,7 @@ class RemotePort:
 
 def _connected(to: Place) -> socket.socket:
     """Return a connection to a port or a Unix socket that this machine reaches; raise OSError if there is none."""
-    if not isinstance(to, str):
-        return socket.create_connection(to, DIAL_SECONDS)
-    with ExitStack() as unless_connected:
-        connected = socket.socket(socket.AF_UNIX)
-        unless_connected.callback(connected.close)
-        connected.settimeout(DIAL_SECONDS)
-        connected.connect(to)
-        unless_connected.pop_all()
-    return connected
+    return connect_unix(to, DIAL_SECONDS) if isinstance(to, str) else socket.create_connection(to, DIAL_SECONDS)
 
 
 def _connected_for(stream: ByteStream) -> socket.socket:

@@ -310,8 +310,8 @@ class _Parser:
         if operator[0] in ("=", "!=") and self._rest().startswith("~"):
             sign = operator[0].removesuffix("=") + "~"
             raise self._error(
-                f"There is no operator {operator[0]}~: a pattern is {match[0]}{sign}PATTERN, and a value that begins "
-                "with ~ is quoted."
+                f"There is no operator {operator[0]}~. A pattern is {match[0]}{sign}PATTERN; quote a value that begins "
+                "with ~."
             )
         comparison = Comparison(match[0], operator[0], self._value())
         if operator[0][0] in "<>":
@@ -327,7 +327,7 @@ class _Parser:
         """Refuse what was meant as a size, and would be compared as a version: `not memory.total>4GB` would be true."""
         if _LIKE_A_SIZE.fullmatch(value) and not _SIZE.fullmatch(value):
             raise self._error(
-                f"{value} is no size: one is a whole number of bytes, or of K, M, G or T (powers of 1,024), such as 4G."
+                f"{value} is not a size. Give a whole number of bytes, or of K, M, G or T (1,024 to a power): 4G."
             )
 
     def _value(self) -> str:

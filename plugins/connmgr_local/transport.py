@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from connmgr.errors import HostRefused, OperationError, ShellStartFailed
-from connmgr.plugin import Channel, Pty, Transport
+from connmgr.plugin import Channel, Pty, Transport, connect_unix
 from connmgr_local.channel import LocalChannel
 
 
@@ -67,18 +67,6 @@ class LocalTransport(Transport):
     def _forget(self, channel: LocalChannel) -> None:
         with self._lock:
             self._channels.discard(channel)
-
-
-def connect_unix(path: str, timeout: float) -> socket.socket:
-    """Return a connection to the Unix socket at ``path``; raise OSError if there is none."""
-    connected = socket.socket(socket.AF_UNIX)
-    try:
-        connected.settimeout(timeout)
-        connected.connect(path)
-    except BaseException:
-        connected.close()
-        raise
-    return connected
 
 
 class LocalListener:

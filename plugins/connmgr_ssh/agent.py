@@ -7,10 +7,11 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NoReturn
 
 from connmgr.errors import AuthFailed
-from connmgr.plugin import ByteStream, Deadline
+from connmgr.plugin import ByteStream, Deadline, connect_unix
 from connmgr_ssh.channels import TcpStream
 from connmgr_ssh.keys import CERTIFICATE, Identity, Sign
 from connmgr_ssh.known_hosts import HostKey
@@ -51,18 +52,7 @@ class AgentClient:
     @classmethod
     def at(cls, path: str, touch: Callable[[], None] = lambda: None) -> AgentClient:
         """Return the agent behind the Unix socket ``path``."""
-
-        def connect(timeout: float) -> socket.socket:
-            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                connected.settimeout(timeout)
-                connected.connect(path)
-            except BaseException:
-                connected.close()
-                raise
-            return connected
-
-        return cls(connect, touch=touch)
+        return cls(partial(connect_unix, path), touch=touch)
 
     def identities(self, deadline: Deadline) -> list[Identity]:
         """Return the keys of the agent, certificates first: a host that trusts the authority knows no bare key.

@@ -108,14 +108,14 @@ def test_the_database_finds_what_the_condition_says(vault: Vault) -> None:
         "= prod": "At character 1: Expected the name of a label or fact, and there is '='.",
         "and": "At character 1: Expected the name of a label or fact, and there is 'and'.",
         "env='prod": "At character 5: The ' is not closed.",
-        "env=~web*": "At character 5: There is no operator =~: a pattern is env~PATTERN, and a value that begins with "
-        "~ is quoted.",
-        "env != ~a": "At character 8: There is no operator !=~: a pattern is env!~PATTERN, and a value that begins "
-        "with ~ is quoted.",
-        "not memory.total>4GB": "At character 21: 4GB is no size: one is a whole number of bytes, or of K, M, G or T "
-        "(powers of 1,024), such as 4G.",
-        "memory.total<=1.5G": "At character 19: 1.5G is no size: one is a whole number of bytes, or of K, M, G or T "
-        "(powers of 1,024), such as 4G.",
+        "env=~web*": "At character 5: There is no operator =~. A pattern is env~PATTERN; quote a value that begins "
+        "with ~.",
+        "env != ~a": "At character 8: There is no operator !=~. A pattern is env!~PATTERN; quote a value that begins "
+        "with ~.",
+        "not memory.total>4GB": "At character 21: 4GB is not a size. Give a whole number of bytes, or of K, M, G or T "
+        "(1,024 to a power): 4G.",
+        "memory.total<=1.5G": "At character 19: 1.5G is not a size. Give a whole number of bytes, or of K, M, G or T "
+        "(1,024 to a power): 4G.",
         "env~[": "At character 6: The filter has a [ without its ]; [[] stands for the character.",
         "env=a or": "At character 9: Expected the name of a label or fact, and it ends.",
         "(" * 60 + "a": "At character 51: The condition is nested more than 50 deep.",
