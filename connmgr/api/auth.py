@@ -154,7 +154,9 @@ class Credentials:
             return
         self._count_failure()
         if kind == "local":
-            raise InvalidCredential("The content of the auth file is wrong; it is new at every start of the daemon.")
+            raise InvalidCredential(
+                "Wrong content of the auth file: read the file again, each start of the daemon writes another."
+            )
         if credential.strip().startswith(PREFIX):
             raise InvalidCredential("This is a token, not the API key: send it with the type token.")
         raise InvalidCredential("Unknown API key: `connmgr api-key` prints the daemon's.")

@@ -275,7 +275,7 @@ def _no_constant(name: str) -> NoReturn:
 def _integer(digits: str) -> int:
     # Converting takes quadratic time, and Python refuses 4,300 digits or more.
     if len(digits) > MAX_DIGITS:
-        raise Refused(f"A number may have {MAX_DIGITS} digits.", literal=digits)
+        raise Refused(f"A number may have at most {MAX_DIGITS} digits.", literal=digits)
     return int(digits)
 
 

@@ -589,7 +589,10 @@ class Lookout:
                 self._terminals.look(self._terminals.silent(self._terminals.all()))
         except ConnmgrError as error:
             if not self._has_failed:
-                logger.warning("Some events are not noticed now: %s", error.message)
+                logger.warning(
+                    "Events that nobody reports, such as changes by other daemons, cannot be looked for now: %s",
+                    error.message,
+                )
             self._has_failed = True
         else:
             self._has_failed = False

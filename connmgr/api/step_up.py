@@ -60,7 +60,7 @@ def require_step_up(caller: Caller, action: Action[Any], mode: str) -> None:
     if caller.stepped_up is None or time.monotonic() - caller.stepped_up > STEP_UP_SECONDS:
         how = "the passphrase of a vault user" if mode == STEP_UP_PASSPHRASE else "an approval"
         raise StepUpRequired(
-            f"The page must confirm this with {how} first, as the daemon is set: send /web/confirm.", stepUp=mode
+            f"The page must confirm this with {how} first (setting web-step-up): send /web/confirm.", stepUp=mode
         )
 
 

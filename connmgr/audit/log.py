@@ -363,7 +363,9 @@ class AuditLog:
         try:
             return self.anchors.all()
         except (IntegrityError, VaultUnavailable) as error:
-            logger.warning("The audit log is not compared with the vault, which does not tell its anchors: %s", error)
+            logger.warning(
+                "The audit log is not compared with its anchors in the vault, which cannot be read: %s", error
+            )
             return {}
 
     def _remark(self, remarks: Mapping[str, Any]) -> None:

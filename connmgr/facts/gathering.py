@@ -97,8 +97,8 @@ class Gatherer:
         for program in (program for some in self._programs() for program in some or ()):
             if not _PREFIX.match(program.prefix) or program.prefix in {*parts, *SYSTEM_FACTS}:
                 raise InvalidRequest(
-                    f"A plugin offers facts below {program.prefix!r}, which is in use or not up to 31 of the letters a "
-                    "to z, digits, `_` and `-`: remove or correct the plugin."
+                    f"A plugin offers facts below {program.prefix!r}, which others use already or which is not 1 to 31 "
+                    "of the characters a-z 0-9 _ -: remove or correct the plugin."
                 )
             parts[program.prefix] = part_of_plugin(program)
         return parts
@@ -159,7 +159,9 @@ class Gatherer:
     ) -> int:
         cancellation.require()
         if elevation_of(connection) is not None or self._vault.connections.temporary.get(connection) is not None:
-            raise InvalidRequest("Facts are kept for stored connections alone: name the one below, or store it.")
+            raise InvalidRequest(
+                "Only stored connections have facts: name the one that this one runs over, or store this one."
+            )
         deadline = Deadline(timeout)
         lease = lease_live_link(self._links, connection, access, deadline, cancellation)
         try:

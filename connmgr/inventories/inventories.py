@@ -142,7 +142,9 @@ class Inventories:
             if before is not None:
                 stored.change(before.id, lambda document: replace(document, body=new.spec))
             elif not stored.add(new.document, most=MAX_INVENTORIES):
-                raise InventoryExists(f"name: An inventory is called {name!r} by now, or there are {MAX_INVENTORIES}.")
+                raise InventoryExists(
+                    f"name: Meanwhile an inventory is called {name!r}, or there are {MAX_INVENTORIES}."
+                )
             try:
                 self._apply(new, changes)
             except BaseException:
@@ -225,7 +227,7 @@ class Inventories:
             follows = row.labels.get(INVENTORY) if isinstance(row, Connection) else None
             if not isinstance(row, Connection) or follows is not None:
                 changes.hosts -= 1
-                changes.left_out.append((host, f"A connection of {follows or 'the vault'} has its data already."))
+                changes.left_out.append((host, f"A connection of {follows or 'the vault'} has the same data."))
                 continue
             self.request(name, "/connection/label", {"connections": [id], "labels": entry["labels"]})
             changes.changed.append(host)
@@ -298,7 +300,7 @@ def plan_changes(
         data = _with_defaults(host.data, spec["defaults"])
         first = by_data.setdefault(canonical(data), host.name)
         if first != host.name:
-            changes.left_out.append((host.name, f"It leads where {first} leads."))
+            changes.left_out.append((host.name, f"It leads to the same place as {first}."))
             continue
         changes.hosts += 1
         labels = {INVENTORY: name, HOST: host.name, **host.labels}

@@ -310,7 +310,11 @@ class MultiplexClient:
         except ConnmgrError as error:
             self._loop.call(partial(self._refused, request, error))
         except BaseException:
-            self._loop.call(partial(self._refused, request, InternalError("An internal error: see the daemon's log.")))
+            self._loop.call(
+                partial(
+                    self._refused, request, InternalError("An internal error occurred; the daemon's log says more.")
+                )
+            )
             raise
         else:
             self._loop.call(partial(self._answered, answered, done))
@@ -352,7 +356,7 @@ def _fault_of(forward: ForwardPacket) -> str | None:
         if "\ufffd" in path.decode(errors="replace"):
             return "The path of a Unix socket is not UTF-8."
     if forward.kind == packets.LOCAL and not (forward.connect_host and forward.connect_port):
-        return "The forward leads nowhere."
+        return "The forward lacks the host or the port that it leads to."
     return None
 
 

@@ -413,7 +413,9 @@ def _prepare(directory: Path) -> None:
             directory.mkdir(mode=0o700)
         status = directory.lstat()
     except OSError as error:
-        raise NoControlSocket(f"The directory {directory} for control sockets: {error.strerror}.") from error
+        raise NoControlSocket(
+            f"The directory {directory} for control sockets cannot be used: {error.strerror}."
+        ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise NoControlSocket(f"{directory}, for control sockets, is not a directory of the daemon's user.")
     if status.st_mode & 0o077:

@@ -306,10 +306,9 @@ class Approvals:
         if decider is not None and any(
             ancestor.id in (approval.token, *approval.askers) for ancestor in decider.lineage
         ):
-            text = (
-                "A token cannot decide about requests of its own or of its ancestors, nor where a rule of theirs asks."
+            raise PolicyDenied(
+                "A token cannot decide about its own requests, those of its ancestors, or where their rules ask."
             )
-            raise PolicyDenied(text)
         lasts = timedelta(seconds=seconds) if verdict in LASTING else timedelta(minutes=DECISION_MINUTES)
         state = {"once": ONCE, "grant": GRANTED, "pattern": GRANTED, "deny": DENIED}[verdict]
         decided = {"state": state, "decidedBy": decider.id if decider else None}

@@ -307,7 +307,9 @@ class Authorisation:
             if decision is not None and decision.effect == "deny":
                 raise denied(rule_of(decision))
             if decision is not None and decision.effect == "ask" and not approved:
-                raise ApprovalRequired("A rule of the token asks for an approval now, which the run does not have.")
+                raise ApprovalRequired(
+                    "A rule of the token now asks for an approval, which was not given for this run: start another run."
+                )
         if self._has_plugins:
             self._hook(caller=caller, action=action.name, subjects=self.subjects(request, self.visibility))
 

@@ -137,7 +137,7 @@ class Grant:
     def require_scope(self, action: str) -> None:
         """Raise :class:`ScopeDenied` unless the token has the scopes that ``action`` needs."""
         if self.read_only and action not in LOOKING:
-            raise ScopeDenied(f"The token may only look (readOnly), which {action} does not.")
+            raise ScopeDenied(f"The token may only look (readOnly), and {action} does more than that.")
         lacking = missing(action, self.scopes)
         if lacking is not None:
             raise _lacks(lacking)

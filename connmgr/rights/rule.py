@@ -583,7 +583,7 @@ def _read_answers(members: Members, common: dict[str, Any]) -> dict[str, Any]:
 def _read_only(only: JsonValue) -> Only:
     members = only.members()
     if members.keys() != {"token", "connections"}:
-        raise only.refused("It has to have `token` and `connections`, and nothing else.")
+        raise only.refused("Not an object with the members `token` and `connections`, and no others.")
     connections = members["connections"].members(f"Not an object with at most {MAX_ELEMENTS} members.", MAX_ELEMENTS)
     return Only(members["token"].text(100), {id: digest.text(100) for id, digest in connections.items()})
 

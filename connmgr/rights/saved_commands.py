@@ -224,7 +224,7 @@ def _pieces(text: JsonValue) -> Iterator[tuple[str, bool]]:
     for piece in _PIECE.finditer(text.text()):
         name, alone, plain = piece.groups()
         if alone:
-            raise text.refused(f"It has a {alone} alone; {alone * 2} stands for the character.")
+            raise text.refused(f"A single {alone} stands for no character; write {alone * 2}.")
         if name is not None:
             yield _parameter(JsonValue(name, text.place)), True
         else:

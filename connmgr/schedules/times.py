@@ -83,8 +83,8 @@ class Timing:
         fields = text.split()
         if len(fields) not in (5, 6) or not all(map(_FIELD.match, fields)) or any(map(_RANDOM.search, fields)):
             raise InvalidRequest(
-                f"cron: {self.cron!r} is not minute, hour, day, month and weekday, with seconds before them if there "
-                "are six: '30 2 * * *'."
+                f"cron: {self.cron!r} does not have five fields (minute, hour, day, month, weekday) or six (seconds "
+                "first), such as '30 2 * * *'."
             )
         return fields if len(fields) == 6 else ["0", *fields]
 

@@ -53,7 +53,9 @@ def load_from(store: KeyStore, *, create: bool, verifier: bytes | None = None) -
         return _recognised(store, current, following, verifier)
     if current is not None:
         if following is not None and not create:
-            raise StartupError("A rotation of the vault's key was interrupted: the vault must tell the keys apart.")
+            raise StartupError(
+                "A rotation of the vault's key was interrupted, and only the vault can tell which key is its own."
+            )
         return current
     if not create:
         raise StartupError(_MISSING)
@@ -87,9 +89,7 @@ def move(source: KeyStore, target: KeyStore, verifier: bytes) -> None:
         target.write_next(key)
         target.promote()
     elif not there.matches(verifier):
-        raise StartupError(
-            "There is a key already, of another vault, where the vault's key was to go: remove it first."
-        )
+        raise StartupError("The vault's key was not moved: another vault's key is in that place. Remove it first.")
     # What was written is read before the other one goes.
     load_from(target, create=False, verifier=verifier)
     source.remove()

@@ -156,7 +156,11 @@ class Tunnels:
         tunnel.begin()
         self._look_on()
         # The attempt has this time itself; twice as long only guards against one that does not end.
-        failure = tunnel.failure if tunnel.attempted.wait(2 * self._timeout) else ConnectTimeout("No link was opened.")
+        failure = (
+            tunnel.failure
+            if tunnel.attempted.wait(2 * self._timeout)
+            else ConnectTimeout("The connection was not open in time.")
+        )
         address = tunnel.status.address
         # The token may have become invalid while the link was opened; its end has then found no tunnel to close.
         if has_ended():

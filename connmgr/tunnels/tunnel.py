@@ -160,7 +160,7 @@ class Relay:
         """
         if isinstance(to, str):
             if not _SOCKET.fullmatch(to):
-                raise HostRefused(f"{to!r} is not a path of a Unix socket that programs such as socat can be told.")
+                raise HostRefused(f"{to!r} is not a path of a Unix socket that programs such as socat accept.")
             arguments = [self.program, to]
         else:
             host, port = to
@@ -249,7 +249,7 @@ def _connected_for(stream: ByteStream) -> socket.socket:
     greeting, deadline, target = Greeting(grants=False), Deadline(GREETING_SECONDS), None
     while target is None:
         if deadline.passed:
-            raise TimeoutError("The greeting of a SOCKS client did not come.")
+            raise TimeoutError("The SOCKS client sent no request in time.")
         stream.settimeout(deadline.left(LEAST_SECONDS))
         target = greeting.take(stream.recv(MAX_GREETING_BYTES))
         if answer := greeting.answer():
@@ -427,7 +427,11 @@ class LiveTunnel:
         except ConnmgrError as error:
             self._loop.call(partial(self._failed, error))
         except BaseException:
-            self._loop.call(partial(self._failed, errors.InternalError("The route could not be opened: see the log.")))
+            self._loop.call(
+                partial(
+                    self._failed, errors.InternalError("The route could not be opened; the daemon's log says more.")
+                )
+            )
             raise
         else:
             self._loop.call(partial(self._opened, route))
@@ -530,7 +534,7 @@ class LiveTunnel:
         except ConnmgrError as error:
             self._loop.call(partial(self._not_dialled, route, client, error))
         except BaseException:
-            failure = errors.InternalError("The stream could not be opened: see the log.")
+            failure = errors.InternalError("The stream could not be opened; the daemon's log says more.")
             self._loop.call(partial(self._not_dialled, route, client, failure))
             raise
         else:

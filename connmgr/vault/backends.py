@@ -41,7 +41,7 @@ def open_database(url: str) -> Database:
     except (ArgumentError, ValueError):
         # The reason would quote the URL with its password.
         raise StartupError(
-            "The database URL cannot be read; it looks like postgresql+psycopg://user@host/name."
+            "The database URL cannot be read: write it as postgresql+psycopg://user@host/name."
         ) from None
     backend: Backend
     if parsed.get_backend_name() == "sqlite":

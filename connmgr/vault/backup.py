@@ -259,7 +259,9 @@ def _merge_log(file: Path) -> None:
 def _copy_file(file: Path, to: Path) -> None:
     journal = file.with_name(file.name + "-wal")
     if journal.exists() and journal.stat().st_size:
-        raise BackupFailed(f"{file} is a vault in use, or one that was not closed: make a backup of it.")
+        raise BackupFailed(
+            f"{file} is not a backup, but a vault that is in use or was not closed: make a backup of it first."
+        )
     with file.open("rb") as source, to.open("wb") as target:
         shutil.copyfileobj(source, target, 1 << 20)
 

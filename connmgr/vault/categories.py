@@ -123,7 +123,7 @@ class Categories:
                 category_rows.verify(tx, self._key, table.c.id.in_(some))
             for category in (ALL_CONNECTIONS, DEFAULT):
                 if category in going:
-                    raise ProtectedEntry("All connections and the default category cannot be removed.")
+                    raise ProtectedEntry("The category of all connections and the default category cannot be removed.")
             removed = self._remove_contents(tx, list(going)) if contents else Removed()
             move_rows(tx, self._key, going, DEFAULT, token)
             _move_up(tx, going, self._key)

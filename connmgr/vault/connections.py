@@ -136,8 +136,8 @@ class Connections:
             rows = dependencies.load(tx, self._key, direct - temporary.keys()) | temporary
             if bound is not None and bound != dependencies.digest(rows[id] for id in direct):
                 raise IntegrityError(
-                    "The connections under this one were changed outside of connmgr: give it others, remove it, or "
-                    "restore the vault from a backup."
+                    "The connections that this one runs over were changed outside of connmgr: let it run over others, "
+                    "remove it, or restore the vault from a backup."
                 )
             return rows
 

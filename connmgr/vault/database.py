@@ -331,9 +331,9 @@ class Announcements:
                         self._call(set(self._callbacks))
                         self._hear(listening, waking)
                 except VaultUnavailable as error:
-                    logger.info("Other daemons are not heard for now: %s", error.message)
+                    logger.info("What other daemons announce is not heard for now: %s", error.message)
                 except Exception:
-                    logger.exception("Other daemons are not heard for now.")
+                    logger.exception("What other daemons announce is not heard for now.")
                 self._closing.wait(RETRY_SECONDS)
 
     def _hear(self, listening: Listening, waking: socket.socket) -> None:

@@ -68,8 +68,8 @@ def new_digest(tx: sa.Connection, row: Row, targets: set[str], over: Mapping[str
 def tampered(id: str) -> IntegrityError:
     """Return the error for a connection whose dependency digest does not match the rows below it."""
     return IntegrityError(
-        f"The connections under {id} were changed outside of connmgr: give it others, remove it, or restore the "
-        "vault from a backup.",
+        f"The connections that {id} runs over were changed outside of connmgr: let it run over others, remove it, or "
+        "restore the vault from a backup.",
         connection=id,
     )
 

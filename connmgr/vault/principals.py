@@ -155,7 +155,9 @@ class Principals:
         data_key = access.open(holder.key_id, box)
         if data_key is None:
             # Another request has locked the user between the look at `access` above and here.
-            raise SecretLocked(f"{holder.name} was locked in this moment.", principals=[holder.name])
+            raise SecretLocked(
+                f"{holder.name} has just been locked: unlock {holder.name} again.", principals=[holder.name]
+            )
         return sealed.open(data_key)
 
     def lasting_key(self, purpose: bytes) -> bytes:
@@ -376,7 +378,11 @@ class Principals:
                 raise LastPrincipal(
                     f"Only {name} can open the keys of the signers {', '.join(lost_signers)}. Unlock {name}, or give "
                     f"the passphrase of {name}, so that they are sealed anew"
-                    + (f"; a recovery key of {name} can set another one." if ways else "; with force they are lost."),
+                    + (
+                        f"; a recovery key of {name} can set another one."
+                        if ways
+                        else ". With force the user is removed, and they are lost."
+                    ),
                     connections=[],
                 )
             lost = _connections_in(tx, [*lost, *(of for of in alone if of not in passwords)])
@@ -472,7 +478,7 @@ def _would_lose(tx: sa.Connection, lost: Sequence[str], name: str, ways: Sequenc
             connections=list(lost),
             recoveries=[recovery.key for recovery in ways],
         )
-    return LastPrincipal(f"{only} {anew}; with force they are lost.", connections=list(lost))
+    return LastPrincipal(f"{only} {anew}. With force the user is removed, and they are lost.", connections=list(lost))
 
 
 def _check_addition(by_name: Mapping[str, Principal], access: Access, name: str) -> None:

@@ -147,7 +147,7 @@ class Recoveries:
 
 
 def _foreign(id: str) -> WrongShares:
-    return WrongShares(f"The shares are in order, and this vault has no such recovery key {id}: {_ANOTHER}.", shares=[])
+    return WrongShares(f"The shares are correct, but this vault has no recovery key {id}: {_ANOTHER}.", shares=[])
 
 
 def _user_of(document: Document, users: dict[str, Principal]) -> Principal | None:

@@ -114,8 +114,9 @@ class StoredSchedules:
         used = [(holder_of(self._stored(other).spec), len(other["sealed"])) for other in others]
         if len(row["sealed"]) > (left := max(0, room(MAX_BYTES, holder_of(schedule.spec), used))):
             raise ScheduleExists(
-                f"What the schedule runs has {len(row['sealed']):,} bytes with its input, and {left:,} are left: all "
-                f"schedules have {MAX_BYTES >> 20} MiB, of which tokens have shares. Put the input into a file there."
+                f"The schedule's command and input have {len(row['sealed']):,} bytes, and only {left:,} are left of "
+                f"the {MAX_BYTES >> 20} MiB for all schedules, or of the token's share: keep the input in files on the "
+                "machines."
             )
 
     def get(self, name: str) -> StoredSchedule:

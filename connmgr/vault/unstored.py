@@ -100,9 +100,11 @@ class TemporaryConnections:
                     entry.until = None if entry.until is None else _soon()
                     return id, False
             if len(alive) >= MAX_TEMPORARY:
-                raise TemporaryLimit(f"There are {MAX_TEMPORARY:,} temporary connections: stop shells of some first.")
+                raise TemporaryLimit(
+                    f"There are {MAX_TEMPORARY:,} temporary connections already: stop the shells of some."
+                )
             if (why := refused(MAX_TEMPORARY, share, [entry.share for entry in alive.values()])) is not None:
-                raise TemporaryLimit(f"Of {MAX_TEMPORARY:,} temporary connections {why}: stop shells of some first.")
+                raise TemporaryLimit(f"Of {MAX_TEMPORARY:,} temporary connections {why}: stop the shells of some.")
             connection = _made(name, type, data)
             self._by_id = {**alive, connection.id: _Temporary(connection, fingerprint, _soon(), share)}
             return connection.id, True

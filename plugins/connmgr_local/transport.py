@@ -41,7 +41,7 @@ class LocalTransport(Transport):
         try:
             return socket.create_connection((host, port), timeout)
         except OSError as error:
-            raise HostRefused(f"{host} port {port}: {error.strerror or error}.") from error
+            raise HostRefused(f"Cannot connect to {host}:{port}: {error.strerror or error}.") from error
         except UnicodeError as error:
             raise HostRefused(f"{host!r} is not the name or address of a host.") from error
 
@@ -49,13 +49,13 @@ class LocalTransport(Transport):
         try:
             return connect_unix(path, timeout)
         except OSError as error:
-            raise HostRefused(f"The Unix socket {path}: {error.strerror or error}.") from error
+            raise HostRefused(f"Cannot connect to the Unix socket {path}: {error.strerror or error}.") from error
 
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> LocalListener:
         try:
             return LocalListener(socket.create_server((host, port), family=_family(host)))
         except OSError as error:
-            raise OperationError(f"Cannot listen on {host} port {port} here: {error.strerror or error}.") from error
+            raise OperationError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from error
 
     def close(self) -> None:
         with self._lock:

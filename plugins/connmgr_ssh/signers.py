@@ -103,7 +103,7 @@ class SigningCommand(SshSigner):
     def sign(self, data: Mapping[str, Any], order: CertificateOrder, *, timeout: float) -> str:
         deadline = Deadline(timeout)
         if order.host:
-            raise SignerRefused("A signing command certifies users alone: sign the host's key where its authority is.")
+            raise SignerRefused("A signing command certifies only users: sign the host's key where its authority is.")
         with tempfile.TemporaryDirectory(prefix="connmgr-sign-") as directory:
             public = Path(directory, "key.pub")
             public.write_text(order.public_key + "\n")

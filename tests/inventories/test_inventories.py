@@ -122,7 +122,7 @@ def test_connections_that_were_there_are_adopted_and_others_left_alone(client: C
     assert found(client, "inventory-host=web1.example") == [own]
     second = client.inventories.add("two", file=str(hosts))
     assert (second.hosts, second.added) == (0, [])
-    assert "A connection of one has its data already." in {one.reason for one in second.left_out}
+    assert "A connection of one has the same data." in {one.reason for one in second.left_out}
 
 
 def test_a_program_prints_what_inventory_scripts_print(client: Client, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_next_key_that_was_cut_off_is_ignored(store: EncryptedKeyFile) -> None
 def test_a_move_leaves_a_key_that_is_there_already(store: EncryptedKeyFile) -> None:
     plain = KeyFile(store.path.with_name("vault.key"))
     key, other = load_from(plain, create=True), load_from(store, create=True)
-    with pytest.raises(StartupError, match="There is a key already"):
+    with pytest.raises(StartupError, match="another vault's key is in that place"):
         vault_key.move(plain, store, key.verifier())
     with pytest.raises(StartupError, match="not the one that this vault was made with"):
         vault_key.move(store, plain, key.verifier())

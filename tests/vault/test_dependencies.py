@@ -77,7 +77,7 @@ def test_an_old_record_put_back_is_refused(chain: Chain, behind: Database, hop: 
     chain.update(id, permits=lambda _: None)
     assert chain.way()
     change(behind, id, **earlier)
-    with pytest.raises(IntegrityError, match=r"connections under .* were changed outside of connmgr"):
+    with pytest.raises(IntegrityError, match=r"connections that .* runs over were changed outside of connmgr"):
         chain.way()
 
 

@@ -82,7 +82,7 @@ def test_a_key_is_noted_as_used_until_it_is_rotated(vault: Vault) -> None:
     user, other = vault.recoveries.rotate(words.id, NEW, ANYBODY)
     assert user == "alice"
     assert vault.recoveries.used_for("alice") == []
-    with pytest.raises(WrongShares, match=f"no such recovery key {words.id}.*rotated or revoked"):
+    with pytest.raises(WrongShares, match=f"no recovery key {words.id}.*rotated or revoked"):
         vault.recoveries.use(list(words.shares), "yet another passphrase")
     vault.recoveries.use(list(other.shares), "yet another passphrase")
     unlocked(vault, "alice", "yet another passphrase")

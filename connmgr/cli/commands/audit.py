@@ -312,7 +312,7 @@ def _print_verdict(verdict: Verdict) -> None:
     if not verdict.logs:
         click.echo("No audit log found: the directory has none, and the vault has no record of one.")
     elif not verdict.faults:
-        those = f" in what was read; {plural(unread, 'log')} of this vault not" if unread else ""
+        those = f"; {plural(unread, 'log')} of this vault could not be read" if unread else ""
         click.echo(f"nothing was changed, taken away, put in, moved or cut off{those}")
 
 

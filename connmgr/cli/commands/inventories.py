@@ -38,8 +38,12 @@ def inventory() -> None:
     metavar="SOURCE",
     help="An inventory of Ansible or the configuration of a plugin, as for `ansible-inventory -i`.",
 )
-@click.option("--file", metavar="FILE", help="A host a line, groups in brackets; or what an inventory script prints.")
-@click.option("--every", metavar="TIME", type=Duration(least=10), help="Renew it so often, such as 15m.")
+@click.option(
+    "--file",
+    metavar="FILE",
+    help="A file with one host per line and groups in brackets, or with what an inventory script prints.",
+)
+@click.option("--every", metavar="TIME", type=Duration(least=10), help="Renew it at this interval, such as 15m.")
 @click.option("--timeout", metavar="TIME", type=Duration(), help="Time that the source may take; 60s by default.")
 @click.option("--category", metavar="PATH", help="Where new connections are; by default in one with its name.")
 @click.option("--user", metavar="USER", help="Log in as this user where the source names none.")

@@ -106,7 +106,7 @@ stop_after_option = click.option(
     "--stop-after",
     metavar="N|N%",
     callback=_stop_after,
-    help="Stop when so many targets, or such a share, have failed.",
+    help="Stop when this many targets, or this share of them, have failed.",
 )
 facts_option = click.option(
     "--facts",
@@ -643,7 +643,7 @@ def _print_groups(groups: Sequence[RunGroup]) -> None:
 
 @click.group(cls=Group)
 def schedule() -> None:
-    """Begin runs by a calendar, or every so often.
+    """Begin runs by a calendar, or at an interval.
 
     The daemon keeps schedules in the vault. Name a SCHEDULE by its name or uuid. Each of its times is a run, as
     `connmgr run` begins one: `connmgr run ls` lists them.
@@ -660,9 +660,9 @@ zone_option = click.option(
 @click.argument("selectors", metavar="CONNECTION|GLOB...", nargs=-1)
 @choosing
 @click.option("--cron", metavar="EXPRESSION", help="Minute, hour, day, month, weekday; or six, with seconds first.")
-@click.option("--every", metavar="TIME", type=Duration(), help="In place of --cron: every so often, such as 15m.")
+@click.option("--every", metavar="TIME", type=Duration(), help="In place of --cron: at this interval, such as 15m.")
 @zone_option
-@click.option("--jitter", metavar="TIME", type=Duration(least=0), help="Add up to so much to each time, at random.")
+@click.option("--jitter", metavar="TIME", type=Duration(least=0), help="Delay each time at random, by at most this.")
 @click.option(
     "--overlap",
     metavar="skip|queue",

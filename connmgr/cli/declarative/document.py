@@ -189,7 +189,7 @@ def read(content: Any, stored: Stored) -> tuple[list[Entry], list[tuple[str, ...
     # Others refer to an entry by its key, so that two with one key need uuids to be told apart.
     for name, count in Counter((entry.key, entry.id) for entry in entries).items():
         if count > 1:
-            raise Failure(f"{name[0]} stands in the file more than once: its uuid tells one from the other.")
+            raise Failure(f"{name[0]} stands in the file more than once: give each its own uuid (`id`).")
     names = _Names(entries, stored)
     for entry in entries:
         names.settle(entry)

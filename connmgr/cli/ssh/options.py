@@ -21,19 +21,19 @@ IGNORED = {
     "the stored connection says it": "iIF46",
     "the daemon keeps one link for all": "MSC",
     "the daemon chooses the algorithms": "cm2",
-    "neither a screen nor tickets of this machine are offered to the remote host": "kKxXY",
-    "there is no such log": "EPy",
+    "neither X11 nor Kerberos tickets are forwarded": "kKxXY",
+    "connmgr writes no log of ssh's": "EPy",
 }
 """Options that are accepted and do nothing, by the reason; docs/TOOLS.md lists them too."""
 
 REFUSED = {
-    "1": "SSH 1 is not spoken",
+    "1": "SSH 1 is not supported",
     "B": "the daemon opens the link, from the address that the system gives it",
     "b": "the daemon opens the link, from the address that the system gives it",
     "J": "store a connection with a gateway: connmgr add ssh NAME host=… gateway=…",
     "Q": "ask ssh itself",
     "R": "ports of the remote host are not forwarded to here",
-    "w": "there are no tunnels of a network",
+    "w": "network tunnels (tun devices) are not supported",
 }
 """Options that must not be ignored, because they would then mean something else, and the reason why."""
 
@@ -398,9 +398,7 @@ def local_forward(text: str) -> ForwardSpec:
     if len(parts) == 3:
         parts.insert(0, "")
     if len(parts) != 4 or not parts[2]:
-        raise click.UsageError(
-            f"{text!r} is not of the form [HERE:]PORT:HOST:PORT; sockets of files are not forwarded."
-        )
+        raise click.UsageError(f"{text!r} is not of the form [HERE:]PORT:HOST:PORT; Unix sockets are not forwarded.")
     return ForwardSpec(_here(parts[0]), _forwarded_port(parts[1], least=0), (parts[2], _forwarded_port(parts[3])))
 
 
