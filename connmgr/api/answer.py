@@ -162,21 +162,21 @@ def _items(items: Sequence[Any]) -> Iterator[str]:
         give_way()
 
 
-def as_listing(listing: Listing, kind: type[Message]) -> flask.Response:
-    """Return the response with the entries of ``listing``, each as a ``kind`` of message."""
+def as_listing(listing: Listing) -> flask.Response:
+    """Return the response with the entries of ``listing``."""
     entries = iter(listing)
-    pieces = listing_pieces(iter(lambda: [*islice(entries, PIECE_ENTRIES)], []), kind)
+    pieces = listing_pieces(iter(lambda: [*islice(entries, PIECE_ENTRIES)], []))
     return flask.Response(b"".join(pieces) if len(listing) <= WHOLE_ENTRIES else pieces, mimetype="application/json")
 
 
-def listing_pieces(bursts: Iterable[Sequence[Any]], kind: type[Message]) -> Iterator[bytes]:
-    """Yield the JSON of the entries in ``bursts``, each as a ``kind`` of message; a blank for an empty burst."""
+def listing_pieces(bursts: Iterable[Sequence[Message]]) -> Iterator[bytes]:
+    """Yield the JSON of the entries in ``bursts``; a blank for an empty burst."""
     lead = '{"entries":['
     for burst in bursts:
         if not burst:
             yield b" "
             continue
-        yield (lead + ",".join(encoded(to_json(entry, kind)) for entry in burst)).encode()
+        yield (lead + ",".join(encoded(to_json(entry)) for entry in burst)).encode()
         lead = ","
     yield b"]}\n" if lead == "," else b'{"entries":[]}\n'
 

@@ -25,7 +25,6 @@ from connmgr.api.keeping import CHANGED, NO_COPY_OF, change_response, keeping
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
 from connmgr.contract.fs import (
-    ChecksumResponse,
     ChecksumsResponse,
     ExtractRequest,
     ExtractResponse,
@@ -111,7 +110,7 @@ def checksum(request: MembersRequest) -> flask.Response:
     context.resources.enter_context(services().scans.turn(context.holder, request.connection, cancellation()))
     sums = Checksums(place, request.path, request.members)
     context.resources.callback(sums.close)
-    pieces = _counted(listing_pieces(sums, ChecksumResponse), context, lambda: {"files": sums.count})
+    pieces = _counted(listing_pieces(sums), context, lambda: {"files": sums.count})
     return as_pieces(pieces, "application/json")
 
 

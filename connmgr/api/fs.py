@@ -277,7 +277,7 @@ def list_(request: ListFilesRequest) -> flask.Response:
     """
     with place_of(request) as place:
         entries = files.list_directory(place, request.path, recursive=request.recursive)
-    return as_listing(entries, EntryResponse)
+    return as_listing(entries)
 
 
 @group.endpoint(
@@ -300,7 +300,7 @@ def glob(request: GlobRequest) -> flask.Response:
     """
     with place_of(request) as place:
         entries = files.matching(place, request.pattern)
-    return as_listing(entries, EntryResponse)
+    return as_listing(entries)
 
 
 @group.endpoint(
@@ -356,8 +356,7 @@ def search(request: SearchRequest) -> SearchResponse:
 def stat(request: StatRequest) -> EntryResponse:
     """Describe a file of any type. It need not be readable."""
     with place_of(request) as place:
-        entry = files.stat_file(place, request.path, follow=request.follow)
-    return message_of(EntryResponse, entry)
+        return files.stat_file(place, request.path, follow=request.follow)
 
 
 @group.endpoint(

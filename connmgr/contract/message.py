@@ -388,14 +388,11 @@ def unwrapped(hint: Any) -> Unwrapped:
             return Unwrapped(hint, tuple(facts), nullable)
 
 
-def to_json(message: Any, kind: type[Message] | None = None) -> dict[str, Any]:
-    """Return the message as members of JSON, without absent fields.
-
-    With ``kind``, ``message`` may be any object with the attributes of such a message.
-    """
+def to_json(message: Message) -> dict[str, Any]:
+    """Return the message as members of JSON, without absent fields."""
     return {
         json: value if write is None or value is None else write(value)
-        for name, json, write, omitted in _writers(kind or type(message))
+        for name, json, write, omitted in _writers(type(message))
         if (value := getattr(message, name)) is not omitted
     }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
+from connmgr.contract.fs import ChecksumResponse
 from connmgr.engine.rpc import STALL_SECONDS, Exchange
 from connmgr.errors import InvalidRequest, TransferFailed
 from connmgr.fs import remote
@@ -20,14 +20,6 @@ SIGN_SECONDS = 5.0
 
 _SIZE = re.compile(rb" *([0-9]{1,18})\r?\n")
 _SUM = re.compile(rb"([0-9a-f]{64}) [ *](?:\./)?(.+)", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Checksum:
-    """The SHA-256 of a file in hexadecimal; ``name`` is its path in the requested directory."""
-
-    name: bytes
-    sha256: str
 
 
 class Checksums:
@@ -48,7 +40,7 @@ class Checksums:
         self._archive = Archive(fs, path, members) if fs.gate is not None else None
         self._runs = ProgramRuns(fs, remote.CHECKSUM, path, names) if self._archive is None else None
 
-    def __iter__(self) -> Iterator[list[Checksum]]:
+    def __iter__(self) -> Iterator[list[ChecksumResponse]]:
         """Yield the checksums in bursts, in any order, and an empty list if none came for a while.
         Links and unreadable files have none. Raises TransferFailed.
         """
@@ -64,7 +56,7 @@ class Checksums:
                 source.close()
 
 
-def _archived(archive: Archive) -> Iterator[list[Checksum]]:
+def _archived(archive: Archive) -> Iterator[list[ChecksumResponse]]:
     """Yield the checksums of the files in ``archive``, computed here."""
     sums: dict[bytes, str] = {}
     reader, signed = TarReader(archive), Deadline(SIGN_SECONDS)
@@ -79,10 +71,10 @@ def _archived(archive: Archive) -> Iterator[list[Checksum]]:
         if member.kind == FILE:
             sums[name] = digest.hexdigest()
         if member.kind in (FILE, HARD_LINK) and (sha256 := sums.get(member.target.removeprefix(b"./") or name)):
-            yield [Checksum(name, sha256)]
+            yield [ChecksumResponse(name=name, sha256=sha256)]
 
 
-def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
+def _checksums(exchange: Exchange) -> Iterator[list[ChecksumResponse]]:
     rest, total, deadline = b"", 0, Deadline(STALL_SECONDS)
     while True:
         while not deadline.passed and not exchange.arrives(SIGN_SECONDS):
@@ -97,7 +89,7 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
         burst = []
         for record in records:
             if match := _SUM.fullmatch(record):
-                burst.append(Checksum(match[2], match[1].decode()))
+                burst.append(ChecksumResponse(name=match[2], sha256=match[1].decode()))
                 deadline = Deadline(STALL_SECONDS)
             elif size := _SIZE.fullmatch(record):
                 deadline = Deadline(STALL_SECONDS + int(size[1]) / DISK_BYTES_A_SECOND)

@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from connmgr.contract.fs import EntryResponse
 from connmgr.engine.rpc import STALL_SECONDS, Chunk, Exchange, RemoteProgram
 from connmgr.engine.script import new_nonce
 from connmgr.errors import PolicyDenied, TransferFailed
 from connmgr.fs import remote
 from connmgr.fs.bodies import Blob, Digest
-from connmgr.fs.listing import FileEntry, Listing, allowed_in, allowed_matches, parse_entry, split_pattern
+from connmgr.fs.listing import Listing, allowed_in, allowed_matches, parse_entry, split_pattern
 from connmgr.fs.path_rules import Gate, PathJudge
 from connmgr.fs.remote import (
     DISK_BLOCK_BYTES,
@@ -217,7 +218,7 @@ def _entries(exchange: Exchange) -> Iterator[bytes]:
         raise TransferFailed("The link broke during the listing.")
 
 
-def stat_file(fs: RemoteFileSystem, path: bytes, *, follow: bool) -> FileEntry:
+def stat_file(fs: RemoteFileSystem, path: bytes, *, follow: bool) -> EntryResponse:
     """Describe one file; with ``follow`` a link's target."""
     with fs.run(remote.STAT, [path, "1" if follow else ""]) as exchange:
         exchange.answer()

@@ -8,10 +8,10 @@ import heapq
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 
+from connmgr.contract.fs import EntryResponse
 from connmgr.errors import PolicyDenied, TransferFailed
 from connmgr.fs.path_rules import READ, Gate
 
@@ -37,22 +37,6 @@ _RECORD = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class FileEntry:
-    """A file's description: ``size`` in bytes, ``mode`` the permission bits, ``target`` a link's."""
-
-    name: bytes
-    type: str
-    size: int
-    mode: int
-    modified: datetime
-    uid: int
-    gid: int
-    owner: str
-    group: str
-    target: bytes | None = None
-
-
 class Listing:
     """The entries of a directory, described by ``records``, in the order of their names.
 
@@ -71,13 +55,13 @@ class Listing:
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
-    def __iter__(self) -> Iterator[FileEntry]:
+    def __iter__(self) -> Iterator[EntryResponse]:
         for keyed in heapq.merge(*self._runs):
             name, _, record = keyed.partition(b"\0")
             yield parse_entry(record, name)
 
 
-def parse_entry(record: bytes, name: bytes, target: bytes | None = None) -> FileEntry:
+def parse_entry(record: bytes, name: bytes, target: bytes | None = None) -> EntryResponse:
     """Return the description of the file ``name`` in ``record``.
 
     :raises TransferFailed: it describes no file.
@@ -86,7 +70,7 @@ def parse_entry(record: bytes, name: bytes, target: bytes | None = None) -> File
     # find prints octal bits and a letter, stat hexadecimal bits with the type in them.
     bits = int(fields["bits"], 8) if fields["bits"] else int(fields["mode"], 16)
     kind = _FIND_TYPES.get(fields["letter"][0]) if fields["letter"] else _TYPES.get(stat.S_IFMT(bits))
-    return FileEntry(
+    return EntryResponse(
         name=name,
         type=kind or "unknown",
         size=int(fields["size"]),

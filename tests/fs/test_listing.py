@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from connmgr.api.answer import PIECE_ENTRIES, WHOLE_ENTRIES, as_listing
-from connmgr.contract.fs import EntryResponse
 from connmgr.contract.message import to_json
 from connmgr.fs.listing import RUN_ENTRIES, Listing
 from tests.daemon import Daemon
@@ -35,8 +34,8 @@ def record(number: int) -> bytes:
 def test_listings_match_their_schema(size: int) -> None:
     listing = Listing(record(number * 7919 % max(size, 1)) for number in range(size))
     assert len(listing) == size
-    written = json.loads(b"".join(as_listing(listing, EntryResponse).iter_encoded()))
-    assert written == {"entries": [to_json(entry, EntryResponse) for entry in listing]}
+    written = json.loads(b"".join(as_listing(listing).iter_encoded()))
+    assert written == {"entries": [to_json(entry) for entry in listing]}
     assert [entry["name"] for entry in written["entries"]] == sorted(str(number) for number in range(size))
 
 
