@@ -486,7 +486,7 @@ class CommandTimeout(OperationError):
 
 
 class CommandCancelled(OperationError):
-    """The client disconnected: its command was killed, or the work that it waited for never began."""
+    """The command was killed, or never began: its client disconnected, or the vault could not record its job."""
 
 
 class PermissionDenied(OperationError):

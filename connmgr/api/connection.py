@@ -359,6 +359,7 @@ def refresh(request: ConnectionRefreshRequest) -> ConnectionRefreshResponse:
 
 @group.endpoint(
     "/environment",
+    has_content=True,
     reads=True,
     audited=False,
     about=("connection", "connections"),

@@ -90,6 +90,7 @@ _INFO = {
         errors.UnknownCommand,
         errors.NoShell,
         errors.NoSuchDirectory,
+        errors.CommandCancelled,
         errors.PermissionDenied,
         errors.NoSpace,
         errors.JobLimit,

@@ -18,6 +18,7 @@ group = Group("tunnel", "The states of tunnels, which `/connection/toggle` opens
 
 @group.endpoint(
     "/query",
+    has_content=True,
     reads=True,
     about=("connections",),
     audited=False,

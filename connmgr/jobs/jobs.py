@@ -368,7 +368,10 @@ class Jobs:
     def _start_and_store(
         self, job: StoredJob, remote: RemoteJobs, launch: Launch, *, is_stored: bool = False
     ) -> tuple[StoredJob, str | None]:
-        """Start a job on the remote host, and store it meanwhile; if one of the two fails, undo the other."""
+        """Start a job on the remote host, and store it meanwhile; if one of the two fails, undo the other.
+
+        :raises connmgr.errors.CommandCancelled: the vault failed, and the job, which had begun, was killed.
+        """
         failure: errors.ConnmgrError | None = None
 
         def store() -> None:
@@ -398,9 +401,13 @@ class Jobs:
                 self.forget(job)
             raise
         if failure is not None:
+            self.drop(job.id)
             remote.kill(name, "KILL", 0, CALL_SECONDS)
             remote.remove([name], CALL_SECONDS)
-            raise failure
+            # Not the vault's own error, after which a request may be repeated: the command may have done its work.
+            raise errors.CommandCancelled(
+                f"The command began, and was killed, because the vault could not record its job. {failure}"
+            ) from failure
         cached.is_started = True
         self._tell("started", job)
         return job, warning

@@ -133,9 +133,17 @@ class BridgeServer(MCPServer):
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
-        """Return the beginning of a task; the SDK tells an unknown name as a fault of the server."""
-        if all(name != prompt.name for prompt in await self.list_prompts()):
+        """Return the beginning of a task; the SDK tells an unknown name or wrong arguments as a fault of the server."""
+        prompt = next((prompt for prompt in await self.list_prompts() if prompt.name == name), None)
+        if prompt is None:
             raise MCPError(INVALID_PARAMS, f"No prompt is called {visible(name[:100])!r}.")
+        parameters, given = prompt.arguments or [], arguments or {}
+        missing = [parameter.name for parameter in parameters if parameter.required and parameter.name not in given]
+        if missing:
+            raise MCPError(INVALID_PARAMS, f"The prompt {name!r} needs {', '.join(missing)}.")
+        unknown = sorted(given.keys() - {parameter.name for parameter in parameters})
+        if unknown:
+            raise MCPError(INVALID_PARAMS, f"The prompt {name!r} has no argument {visible(unknown[0][:100])!r}.")
         return await super().get_prompt(name, arguments, context)
 
     async def list_resources(self) -> list[Resource]:

@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from connmgr.api.app import endpoints
 from connmgr.client import Client, ClientError
 from tests.api.wire import DEFAULT_CATEGORY, LOCAL, NOBODY, ROOT_CATEGORY, refused
 from tests.daemon import Daemon
@@ -272,3 +273,16 @@ def test_environment_of_several_refuses_what_is_not_a_uuid_and_skips_removed_one
     with pytest.raises(ClientError) as refused:
         client.post("/connection/environment", connections=[LOCAL, "web1"])
     assert refused.value.code == "unknown_connection"
+
+
+def test_a_request_about_thousands_of_connections_is_not_too_large(client: Client) -> None:
+    short = [
+        one.path
+        for one in endpoints()
+        if one.request is not None and "connections" in one.request.fields and not one.has_content
+    ]
+    assert short == [], "their bodies may have 64 KiB, which are 1,600 uuids"
+    many = [LOCAL] * 10_000
+    assert client.post("/connection/environment", connections=many) == client.post(
+        "/connection/environment", connections=[LOCAL]
+    )

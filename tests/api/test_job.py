@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import resource
 import socket
 import time
 import uuid
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
@@ -250,6 +252,26 @@ def test_a_key_starts_once(daemon: Daemon, client: Client, tmp_path: Path) -> No
     assert len(jobs) == 1
     ended(client, jobs.pop())
     assert mark.read_text() == "once\n"
+
+
+@pytest.mark.needs("linux")
+def test_a_job_that_the_vault_cannot_record_is_killed_and_is_no_refusal(own_daemon: Daemon, tmp_path: Path) -> None:
+    client, mark = own_daemon.client, tmp_path / "mark"
+    # The shell and its helper start before the daemon's files may not grow.
+    client.shell.start(LOCAL)
+    first = start(client, "true")
+    ended(client, first)
+    unlimited = resource.prlimit(own_daemon.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(own_daemon.pid, resource.RLIMIT_FSIZE, (1, unlimited[1]))
+    refusal = refused(client, "/job/start", connection=LOCAL, command=f"echo $$ >{mark}; exec sleep 300")
+    resource.prlimit(own_daemon.pid, resource.RLIMIT_FSIZE, unlimited)
+    # 503 would say that nothing has begun, and that the request may be repeated.
+    assert (refusal.status, refusal.code) == (500, "command_cancelled")
+    assert "The command began, and was killed" in refusal.message
+    if mark.exists() and (pid := mark.read_text().strip()):
+        assert not psutil.pid_exists(int(pid)), "the command runs on"
+    assert [job["job"] for job in client.post("/job/query")["jobs"]] == [first]
+    assert ended(client, start(client, "echo again"))["stdout"]["data"] == "again\n"
 
 
 def test_offsets_beyond_the_end(client: Client) -> None:

@@ -381,6 +381,8 @@ def test_nothing_runs_that_cannot_be_recorded_if_the_log_is_required(start_daemo
     assert marker.exists()
     assert client.daemon.status() is not None
     assert client.post("/daemon/status")["auditLost"] > 9
+    lost = client.post("/daemon/status")["auditLost"]
+    assert f"audit log   entries that could not be written: {lost}\n" in CommandLine(daemon)("status").output
     client.post("/job/remove", job=job, force=True)
     assert {fault["kind"] for fault in client.post("/audit/verify")["faults"]} == {"lost"}
 

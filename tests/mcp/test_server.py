@@ -42,6 +42,20 @@ def test_an_unknown_prompt_is_the_client_s_fault(daemon: Daemon, mode: str) -> N
     run(work)
 
 
+@pytest.mark.parametrize(("arguments", "told"), [({}, "system"), ({"system": "local", "symptoms": "slow"}, "symptoms")])
+@pytest.mark.parametrize("mode", MODES)
+def test_wrong_arguments_of_a_prompt_are_the_client_s_fault(
+    daemon: Daemon, mode: str, arguments: dict[str, str], told: str
+) -> None:
+    async def work() -> None:
+        async with agent(daemon, wire.create(daemon, *WORKER), mode=mode) as client:
+            with pytest.raises(MCPError, match=told) as refusal:
+                await client.get_prompt("diagnose", arguments)
+            assert refusal.value.error.code == INVALID_PARAMS
+
+    run(work)
+
+
 @pytest.mark.parametrize(
     ("scopes", "listed"), [(("connection.read",), {"list_systems"}), (("shell.any",), set()), (("job",), set())]
 )

@@ -49,6 +49,7 @@ def status(*, as_json: bool) -> None:
             ("runs for", lasting(daemon.uptime)),
             ("vault", f"{plural(connections, 'connection')}, {locked}"),
             ("in use", f"{daemon.slots.in_use} of {daemon.slots.count} slots, by {plural(daemon.clients, 'client')}"),
+            *([("audit log", f"entries that could not be written: {daemon.audit_lost}")] if daemon.audit_lost else []),
             ("shells", str(len(running))),
         ]
     )

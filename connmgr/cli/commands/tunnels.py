@@ -474,7 +474,7 @@ def _reason(client: Client, host: str, port: int) -> str:
         return f"{host} is a stored connection that does not say whom it logs in as: leave the user out."
     return (
         f"{host} is a stored connection that logs in as {entry.user}: leave the user out, and options about "
-        "HostName and ControlPath."
+        "HostName and ControlPath. If ssh says above that a forwarding request failed, only that is the reason."
     )
 
 

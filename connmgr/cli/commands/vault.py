@@ -261,11 +261,15 @@ def backup(file: Path, *, as_json: bool, **flags: Any) -> None:
     from connmgr.errors import StartupError
     from connmgr.vault.backup import backup as write
 
+    nothing = StartupError(
+        "No vault found, so there is nothing to back up. Name the daemon's directory with --data-dir, or its database "
+        "with --database-url."
+    )
     if not settings.database_url and not (settings.data_dir / "vault.db").exists():
-        raise StartupError("Nothing to back up: there is no vault yet.")
+        raise nothing
     with open_vault_database(settings) as database:
         if database.empty:
-            raise StartupError("Nothing to back up: there is no vault yet.")
+            raise nothing
         database.prepare()
         contents = write(database, file, settings.data_dir)
     if as_json:
