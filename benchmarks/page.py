@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page
 from benchmarks.daemon import LOCAL_MACHINE, temporary_daemon
 from benchmarks.terminals import Connmgr, User
 from benchmarks.timing import percentile, print_table
-from connmgr.api.page import PAGE
+from connmgr.api.page_files import PAGE
 from tests.daemon import Daemon
 from tests.deadlines import eventually
 from tests.events.listening import ListeningSocket
@@ -37,6 +37,9 @@ KEYS = 100
 TERMINALS = 8
 SCROLLBACK = 5000
 PAGES = 50
+WATCHED_SECONDS = 30
+"""Two rounds of the lines by which streams show that they are alive, and the end of the connections that pages left."""
+
 READS: dict[str, dict[str, Any]] = {
     "/token/info": {},
     "/category/query": {"filter": "*"},
@@ -118,6 +121,8 @@ def main() -> None:
     with temporary_daemon("--max-connection-terminals", "20") as daemon, chromium() as browser:
         _echo(daemon, browser)
         _memory(daemon, browser)
+    # A daemon of its own: that of the terminals looks each second whether one of them waits for input.
+    with temporary_daemon() as daemon:
         _pages(daemon)
 
 
@@ -146,7 +151,7 @@ def _size(paths: Sequence[Any]) -> int:
 
 def _packed(paths: Sequence[Any]) -> int:
     """Each file by itself, as the daemon delivers it."""
-    return sum(len(gzip.compress(path.read_bytes(), 6)) for path in paths)
+    return sum(len(gzip.compress(path.read_bytes(), 9)) for path in paths)
 
 
 def _machines(daemon: Daemon) -> None:
@@ -303,8 +308,8 @@ def _pages(daemon: Daemon) -> None:
             opened.enter_context(_opened(daemon))
         grown, more = process.memory_info().rss - before, process.num_threads() - threads
         used = _cpu(process)
-        time.sleep(5)
-        share = (_cpu(process) - used) / 5
+        time.sleep(WATCHED_SECONDS)
+        share = (_cpu(process) - used) / WATCHED_SECONDS
         told = _told(daemon, opened)
     row = (f"{grown / PAGES / 1024:.0f}", str(more), f"{share * 100:.2f}", f"{told * 1e3:.1f}")
     heads = ("KiB each", "threads more", "% of a core", "ms until all know of a change")

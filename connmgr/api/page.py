@@ -6,20 +6,17 @@ served, by names that cannot leave its directory.
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import http
 import re
 import secrets
-from pathlib import Path
 from typing import Any
 
 import flask
 
 from connmgr.api.endpoint import Endpoint, Group
+from connmgr.api.page_files import PAGE
+from connmgr.api.services import services
 from connmgr.errors import NotFound, PageMissing
-
-PAGE = Path(__file__).parent.parent / "page"
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; style-src-attr 'unsafe-inline'; "
@@ -101,7 +98,7 @@ def file(name: str) -> flask.Response:
     if kind is None:
         raise NotFound("The page has no such file.")
     try:
-        content = (PAGE / name).read_bytes()
+        found = services().page_files.get(name)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise NotFound("The page has no such file.") from None
     headers = {
@@ -109,12 +106,11 @@ def file(name: str) -> flask.Response:
         "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
         "Vary": "Accept-Encoding",
     }
-    response = flask.Response(content, mimetype=kind, headers=headers)
     # A tunnel may be slow, and text is a third of its size then.
     is_packed = flask.request.accept_encodings["gzip"] > 0
-    response.set_etag(hashlib.sha256(content).hexdigest()[:32] + ("-gzip" if is_packed else ""))
+    response = flask.Response(found.packed if is_packed else found.content, mimetype=kind, headers=headers)
+    response.set_etag(found.digest + ("-gzip" if is_packed else ""))
     response.make_conditional(flask.request)
     if is_packed and response.status_code == http.HTTPStatus.OK:
         response.headers["Content-Encoding"] = "gzip"
-        response.set_data(gzip.compress(content, 6, mtime=0))
     return response

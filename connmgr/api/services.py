@@ -18,6 +18,7 @@ import flask
 
 from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
 from connmgr.api.listeners import Listeners
+from connmgr.api.page_files import PageFiles
 from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
 from connmgr.errors import Busy
@@ -193,6 +194,7 @@ class Services:
     computing: Computing
     changes: ChangeStore
     snapshots: Snapshots
+    page_files: PageFiles
     upgrades: Pace
     """The pace at which a token's requests become streams."""
 

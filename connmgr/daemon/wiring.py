@@ -13,6 +13,7 @@ from pathlib import Path
 from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
 from connmgr.api.context import continuation, holder
 from connmgr.api.listeners import Listeners, Lookout
+from connmgr.api.page_files import PageFiles
 from connmgr.api.record import ENDED, REQUIRED
 from connmgr.api.services import Counts, RequestSlots, Services
 from connmgr.audit.entry import CommandText, SubjectNames
@@ -274,6 +275,7 @@ class _Wiring:
             snapshots=Snapshots(),
             changes=changes,
             upgrades=Pace(),
+            page_files=PageFiles(),
             scans=Queues(),
             blobs=self.blobs,
             audit=self.audit,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import re
+from pathlib import Path
 
 import pytest
 
-from connmgr.api.page import PAGE
+from connmgr.api.page_files import PAGE, PageFiles
 from tests.api.wire import send
 from tests.daemon import Daemon
 
@@ -67,6 +68,25 @@ def test_a_file_is_packed_for_whoever_unpacks_it(daemon: Daemon) -> None:
     same = {"Accept-Encoding": "gzip", "If-None-Match": packed.headers["Etag"]}
     again = send(daemon.url, "/page/main.js", headers=same, method="GET")
     assert (again.status, again.body, again.headers.get("Content-Encoding")) == (304, b"", None)
+
+
+def test_a_file_is_packed_once_until_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "a.js").write_text("first")
+    files = PageFiles(tmp_path)
+    first = files.get("a.js")
+    assert files.get("a.js") is first
+    (tmp_path / "new").write_text("other")
+    (tmp_path / "new").replace(tmp_path / "a.js")
+    second = files.get("a.js")
+    assert (gzip.decompress(first.packed), gzip.decompress(second.packed), second.content) == (
+        b"first",
+        b"other",
+        b"other",
+    )
+    assert first.digest != second.digest
+    (tmp_path / "a.js").unlink()
+    with pytest.raises(FileNotFoundError):
+        files.get("a.js")
 
 
 def test_every_file_of_the_page_is_served_with_its_type(daemon: Daemon) -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from connmgr.api.page import PAGE
+from connmgr.api.page_files import PAGE
 from tests.api.wire import Answer, bearer, send
 from tests.daemon import Daemon
 
