@@ -23,13 +23,18 @@ from connmgr.engine.sandbox import sandboxed
 from connmgr.engine.script import Source, exports, script_argv
 from connmgr.links.channels import TcpChannel, open_on_link
 from connmgr.links.link import Link
+from connmgr.links.login import ResumedChannel
 from connmgr.pipes.clients import WaitingClient
 from connmgr.pipes.streams import Pipe
-from connmgr.plugin import Channel, Pty
+from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Pty
+from connmgr.printable import in_one_line
 from connmgr.rights.actions import Action
 
 HANG_UP_SECONDS = 10.0
 LANGUAGE_SECONDS = 10.0
+NOISE_BYTES = 64 * 1024
+"""Most bytes that start files may print on a terminal before the program begins."""
+
 _PLAIN_VARIABLE = re.compile(r"LANG|LC_[A-Z_]+|GIT_PROTOCOL")
 """Names that tools send, and that no shell keeps for itself: one may refuse to set others, and end (POSIX, 2.8.1)."""
 
@@ -136,8 +141,7 @@ def _start(
         channel = link.transport.open_line(f"{setting}{request.command}", timeout=timeout)
         if channel is not None:
             return channel
-    # On a terminal its echo would show them; and the process could lose what the client typed meanwhile.
-    given = {} if pty else {name: value for name, value in variables.items() if not _PLAIN_VARIABLE.fullmatch(name)}
+    given = {name: value for name, value in variables.items() if not _PLAIN_VARIABLE.fullmatch(name)}
     shown = {name: value for name, value in variables.items() if name not in given}
     setting = "" if sandbox else exports(shown).decode() + (_GIVEN.text if given else "")
     if pty and request.modes:
@@ -158,22 +162,46 @@ def _start(
     argv = script_argv(script, [cookie, *words], own_locale=True)
     channel = link.transport.open_channel(argv, pty=pty, timeout=timeout)
     if given:
-        _give(channel, given, timeout)
+        channel = _give(channel, given, cookie if pty else None, Deadline(timeout))
     channel.expect_bulk()
     return channel
 
 
-def _give(channel: Channel, variables: Mapping[str, str], timeout: float) -> None:
-    """Send the line that sets ``variables`` in the process, before any input of its client.
+def _give(channel: Channel, variables: Mapping[str, str], mark: str | None, deadline: Deadline) -> Channel:
+    """Send the line that sets ``variables`` in the process, before any input of its client; return the channel.
+
+    With a ``mark`` it is on a terminal, which the process makes ready for the line and then as it was.
 
     :raises ShellLost: the process has ended, or takes no input.
     """
     line = exports(variables, b";").replace(b"\n", b"'\"$_cm_newline\"'")
+    printed = bytearray()
     try:
-        channel.sendall(line + b"\n", timeout)
+        if mark is not None:
+            _read_past(channel, f"{mark}:".encode(), printed, deadline)
+        channel.sendall(line + b"\n", deadline.left(LEAST_SECONDS))
+        if mark is not None:
+            # What the client types before the terminal is as it was would be taken for what it is not.
+            _read_past(channel, f"{mark}.".encode(), printed, deadline)
     except (EOFError, OSError) as error:
         channel.close()
-        raise errors.ShellLost("The process ended before it had its variables; try again.") from error
+        said = in_one_line(printed.decode(errors="replace"))
+        reason = f": {said}" if said else "; try again."
+        raise errors.ShellLost(f"The process ended before it had its variables{reason}") from error
+    return ResumedChannel(channel, bytes(printed), b"", b"") if printed else channel
+
+
+def _read_past(channel: Channel, mark: bytes, printed: bytearray, deadline: Deadline) -> None:
+    """Add output to ``printed`` until the ``mark`` is there, and take it out.
+
+    :raises EOFError, OSError: the process ends first, or the mark does not come in time.
+    """
+    while mark not in printed:
+        if deadline.passed or len(printed) > NOISE_BYTES:
+            raise TimeoutError
+        printed += channel.recv(deadline.left())[0]
+    at = printed.index(mark)
+    del printed[at : at + len(mark)]
 
 
 def _words_of(request: PipeRequest) -> tuple[bytes, ...]:

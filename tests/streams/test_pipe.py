@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from wsproto.events import BytesMessage
 
 from connmgr.api import pipe
 from connmgr.contract.shell import PipeRequest
+from connmgr.errors import ShellLost
 from connmgr.plugin import DEFAULT_SEND_ENV, Channel, ClientEnvironment, Pty
 from connmgr_local.transport import LocalTransport
 from tests.api.wire import LOCAL, client_of, send, token_of
@@ -88,6 +90,23 @@ def test_the_environment_is_the_user_s(opened: Open, place: str) -> None:
     assert ended.stdout.split()[0] == b"unset"
 
 
+class Watched(LocalTransport):
+    """A transport to this machine that keeps the words of what it starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[str] = []
+
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
+        self.started.extend(argv)
+        return super().open_channel(argv, pty=pty, timeout=timeout)
+
+
+def watched_link() -> Any:
+    """Return a link over :class:`Watched`."""
+    return SimpleNamespace(environment=ClientEnvironment(DEFAULT_SEND_ENV), transport=Watched())
+
+
 SECRET = "it's a secret\n of $(several) \\ lines,\t\u00e4 "
 
 
@@ -96,15 +115,8 @@ SECRET = "it's a secret\n of $(several) \\ lines,\t\u00e4 "
 )
 @pytest.mark.parametrize("is_looking", [False, pytest.param(True, marks=pytest.mark.needs("bwrap", "mounts"))])
 def test_variables_are_in_no_words_of_a_process(what: dict[str, Any], is_looking: bool) -> None:
-    started: list[str] = []
-
-    class Watched(LocalTransport):
-        def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
-            started.extend(argv)
-            return super().open_channel(argv, pty=pty, timeout=timeout)
-
     request = PipeRequest(connection=LOCAL, env={"GIVEN": SECRET, "EMPTY": ""}, **what)
-    link: Any = SimpleNamespace(environment=ClientEnvironment(DEFAULT_SEND_ENV), transport=Watched())
+    link = watched_link()
     channel = pipe._start(request, {}, "cookie", "mark" if is_looking else "", link, DEADLINE_SECONDS)
     with closing(link.transport), closing(channel):
         channel.sendall(b"input\n", DEADLINE_SECONDS)
@@ -115,8 +127,54 @@ def test_variables_are_in_no_words_of_a_process(what: dict[str, Any], is_looking
                 out, err = channel.recv(DEADLINE_SECONDS)
                 printed, errors = printed + out, errors + err
     assert (printed.decode(), errors) == (f"{SECRET}input\n", b"")
-    octal = "".join(f"\\0{byte:03o}" for byte in b"several")
-    assert not [word for word in started if "several" in word or octal in word]
+    assert not [word for word in link.transport.started if "several" in word or _octal("several") in word]
+
+
+def test_variables_are_in_no_words_of_a_process_on_a_terminal(opened: Open, place: str) -> None:
+    """Nor does the terminal show them, or take what is in them for what somebody types."""
+    secret = f"it's {os.urandom(8).hex()} secret\n\x03\x04\x13\x1a\r\x7f of ${{several}} \\ lines{'x' * 9000}"
+    show = 'printf %s "$GIVEN" | sha256sum; stty -a; read -r typed; echo "<$typed>"; sleep 100; :'
+    for what in ({"command": show}, {"argv": ["sh", "-c", show]}):
+        stream = opened({"connection": place, "pty": True, "columns": 200, "env": {"GIVEN": secret}, **what})
+        stream.write(b"typ\x7fyped ahead\r")
+        printed = stream.until(b"<tyyped ahead>").decode()
+        assert hashlib.sha256(secret.encode()).hexdigest() in printed, printed
+        assert {"echo", "icanon", "isig", "icrnl", "opost"} <= set(re.split(r"[ ;\r\n]+", printed))
+        words = [line for process in psutil.process_iter(["cmdline"]) for line in process.info["cmdline"] or ()]
+        assert any("stty -a" in line for line in words), "the process is not there to be looked at"
+        assert not [line for line in words if secret[5:21] in line or _octal(secret[5:21]) in line]
+        stream.write(b"\x03")
+        stream.finish()
+
+
+def _octal(text: str) -> str:
+    return "".join(f"\\0{byte:03o}" for byte in text.encode())
+
+
+def test_variables_for_a_terminal_are_in_no_words_either() -> None:
+    request = PipeRequest(connection=LOCAL, env={"GIVEN": SECRET}, command='printf %s "$GIVEN" | sha256sum', pty=True)
+    link = watched_link()
+    channel = pipe._start(request, {}, "cookie", "", link, DEADLINE_SECONDS)
+    printed = b""
+    with closing(link.transport), closing(channel), suppress(EOFError):
+        while True:
+            printed += channel.recv(DEADLINE_SECONDS)[0]
+    assert printed.decode().split() == [hashlib.sha256(SECRET.encode()).hexdigest(), "-"]
+    assert not [word for word in link.transport.started if "several" in word or _octal("several") in word]
+
+
+def test_variables_that_no_terminal_takes_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without stty the terminal would show them."""
+    (tmp_path / "stty").write_text("#!/bin/sh\necho no terminal settings here >&2\nexit 1\n")
+    (tmp_path / "stty").chmod(0o755)
+    request = PipeRequest(connection=LOCAL, env={"GIVEN": SECRET}, command="echo begun", pty=True)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    link = watched_link()
+    with (
+        closing(link.transport),
+        pytest.raises(ShellLost, match="before it had its variables: no terminal settings here"),
+    ):
+        pipe._start(request, {}, "cookie", "", link, DEADLINE_SECONDS)
 
 
 def test_variables_arrive_before_the_input(opened: Open, place: str) -> None:
