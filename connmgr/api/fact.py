@@ -16,6 +16,7 @@ from connmgr.api.services import services
 from connmgr.contract.common import PACKAGE_FACTS
 from connmgr.contract.fact import (
     MAX_GATHERED,
+    MOST_SHOWN,
     FactGatherRequest,
     FactGatherResponse,
     FactQueryRequest,
@@ -111,12 +112,14 @@ def query(request: FactQueryRequest) -> FactQueryResponse:
     """Return the facts that were gathered about the machines of connections, with their times. No machine is asked."""
     require_ids(request.connections or ())
     ids = selected(request, most=10_000_000, what="a query of facts")
-    some = ids[request.offset : request.offset + request.limit]
-    stored = services().vault.connections.infos(some)
-    facts = services().vault.facts.of(some)
-    machines = [
-        _machine(connection, facts.get(connection.id, KnownFacts({}, {})), request.names) for connection in stored
-    ]
+    vault, machines, characters = services().vault, list[MachineFacts](), 0
+    for some, facts in vault.facts.in_pieces(ids[request.offset : request.offset + request.limit]):
+        for connection in vault.connections.infos(some):
+            machine = _machine(connection, facts.get(connection.id, KnownFacts({}, {})), request.names)
+            machines.append(machine)
+            characters += sum(len(name) + len(str(value)) for name, value in machine.facts.items())
+            if characters > MOST_SHOWN:
+                return FactQueryResponse(machines=machines, total=len(ids))
     return FactQueryResponse(machines=machines, total=len(ids))
 
 

@@ -14,6 +14,9 @@ MAX_GATHERED = 2000
 MAX_LISTED = 2000
 """Most connections in one answer with facts."""
 
+MOST_SHOWN = 8 << 20
+"""Characters of facts after which an answer has no further machines."""
+
 SECONDS: Final = 30.0
 PARALLEL: Final = 32
 
@@ -62,5 +65,9 @@ class MachineFacts(Message):
 
 
 class FactQueryResponse(Message):
-    machines: Annotated[Sequence[MachineFacts], "In the order of the selection."]
+    machines: Annotated[
+        Sequence[MachineFacts],
+        "In the order of the selection. Fewer than `limit` if their facts have more than 8 MiB; `offset` asks for the "
+        "next ones.",
+    ]
     total: Annotated[int, "How many connections were selected."]

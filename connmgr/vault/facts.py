@@ -7,7 +7,7 @@ end with their connection, and as soon as it may lead to another machine.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,7 @@ from connmgr.vault.schema import fact as table
 
 _FORMAT = "fact-1"
 _SYSTEM = "system"
+PIECE_CHARACTERS = 4 << 20
 
 Value = str | int
 
@@ -68,6 +69,28 @@ class StoredFacts:
             return facts
 
         return self._database.read(work)
+
+    def in_pieces(self, connections: Iterable[str]) -> Iterator[tuple[list[str], dict[str, KnownFacts]]]:
+        """Yield ``connections`` in their order and some at a time, each time with their facts as :meth:`of` has them.
+
+        The package lists of all machines would not fit into memory at once: those of one time have about
+        :data:`PIECE_CHARACTERS`, or are one machine's.
+        """
+        for some in chunks(dict.fromkeys(connections)):
+            sizes, piece, size = self._sizes(some), list[str](), 0
+            for id in some:
+                if piece and size + sizes.get(id, 0) > PIECE_CHARACTERS:
+                    yield piece, self.of(piece)
+                    piece, size = [], 0
+                piece.append(id)
+                size += sizes.get(id, 0)
+            yield piece, self.of(piece)
+
+    def _sizes(self, connections: list[str]) -> dict[str, int]:
+        """Return how many characters the facts of each of ``connections`` have; no more than fit into one statement."""
+        query = sa.select(table.c.connection, sa.func.sum(sa.func.length(table.c.body)).label("size"))
+        query = query.where(table.c.connection.in_(connections)).group_by(table.c.connection)
+        return {row.connection: int(row.size) for row in self._database.read(lambda tx: tx.execute(query).all())}
 
     def put(self, connection: str, basis: tuple[str, str], parts: Mapping[str, Mapping[str, Value]]) -> bool:
         """Replace ``parts`` of the facts of a connection; each has its facts by their whole names.

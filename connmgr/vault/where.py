@@ -164,7 +164,7 @@ def _by_facts(comparison: Comparison, tx: sa.Connection, key: VaultKey, among: A
     statement = sa.select(fact_table).where(fact_table.c.part == part, has)
     ids = []
     # A package list of each of many machines would not fit into memory at once.
-    with tx.execute(statement, execution_options={"yield_per": 1000}) as rows:
+    with tx.execute(statement, execution_options={"yield_per": 50}) as rows:
         for row in rows.mappings():
             values = facts.verified(row, key)
             if comparison.name in values and comparison.holds(values[comparison.name]):

@@ -21,6 +21,8 @@ def connmgr_fact_programs():
     script = "echo role=db; echo files=3"
     if os.path.exists(os.environ["HOME"] + "/floods"):
         script = "yes a=b"
+    if os.path.exists(os.environ["HOME"] + "/much"):
+        script = "seq 3500 | while read -r n; do echo k$n=" + 200 * "x" + "; done"
     return [FactProgram("acme", script)]
 """
 SH = {"type": "local", "shell": "/bin/sh"}
@@ -52,6 +54,22 @@ def test_facts_are_gathered_stored_and_chosen_by(told: Daemon) -> None:
     assert found(told.client, "acme.files>=3 and not acme.role~d?") == []
     [chosen] = told.client.fact.query(where="acme.role=db", names=["acme.*", "os.id"])
     assert chosen.facts.keys() == {"acme.role", "acme.files", "os.id"}
+
+
+def test_an_answer_with_many_facts_ends_before_it_is_too_large(told: Daemon) -> None:
+    ids = [
+        told.client.connection.add(f"many{number}", {**SH, "shell": f"/bin{'/.' * number}/sh"}) for number in range(16)
+    ]
+    (told.home / "much").touch()
+    try:
+        assert all(one.error is None for one in told.client.fact.gather(ids, parts=["acme"]))
+        answer = told.client.post("/fact/query", connections=ids, names=["acme.k*"])
+        assert (answer["total"], len(answer["machines"])) == (16, 12)
+        assert [one.connection for one in told.client.fact.query(ids, names=["acme.k*"])] == ids
+        assert len(told.client.post("/fact/query", connections=ids, names=["acme.k1"])["machines"]) == 16
+    finally:
+        (told.home / "much").unlink()
+        told.client.connection.remove(ids)
 
 
 def test_a_part_that_fails_leaves_what_was_known(told: Daemon) -> None:

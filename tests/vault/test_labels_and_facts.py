@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from connmgr.errors import IntegrityError, InvalidRequest, UnknownConnection
 from connmgr.secrets.vault_key import VaultKey
-from connmgr.vault import Vault, integrity, where
+from connmgr.vault import Vault, integrity, schema, where
+from connmgr.vault import facts as stored_facts
 from connmgr.vault.backup import backup, restore
 from connmgr.vault.connection_rows import fingerprint
 from connmgr.vault.names import LOCAL
@@ -204,6 +205,23 @@ def test_parts_are_replaced_one_by_one(vault: Vault) -> None:
     assert found.gathered["system"] > first["system"]
     assert found.gathered["package"] == first["package"]
     assert vault.connections.query(where="package.openssl>=3.0.11 and os.id=alpine") == [LOCAL]
+
+
+def test_facts_of_many_machines_are_read_in_pieces(vault: Vault, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_facts, "PIECE_CHARACTERS", 300)
+    monkeypatch.setattr(schema, "_CHUNK_VALUES", 8)
+    ids = [add(f"machine{number}", {"host": f"h{number}"}) for number in range(12)]
+    large = {ids[3], ids[4], ids[9]}
+    for id in ids[:10]:
+        assert put(vault, id, {"package.x": ("x" * 400 if id in large else id)}, "package")
+    # Of the last two nothing is known.
+    found = list(vault.facts.in_pieces([*ids, ids[0]]))
+    assert [id for some, _ in found for id in some] == ids
+    assert [{id: one.values["package.x"] for id, one in known.items()} for _, known in found] == [
+        {id: "x" * 400 if id in large else id for id in some if id in ids[:10]} for some, _ in found
+    ]
+    # One of 65 characters each, or one machine alone; never more than fit into one statement.
+    assert [len(some) for some, _ in found] == [3, 1, 1, 3, 1, 1, 2]
 
 
 @pytest.mark.usefixtures("ids")

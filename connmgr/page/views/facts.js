@@ -50,10 +50,10 @@ async function machinesOf(where) {
   const asked = { ...(where ? { where } : { connectionFilter: "*" }), names: SHOWN, limit: PAGE };
   /** @type {Machine[]} */
   const machines = [];
-  for (let offset = 0; ; offset += PAGE) {
-    const { machines: some, total } = await call("/fact/query", { ...asked, offset });
+  while (true) {
+    const { machines: some, total } = await call("/fact/query", { ...asked, offset: machines.length });
     machines.push(...some);
-    if (offset + PAGE >= Math.min(total, MOST)) return { machines, total };
+    if (!some.length || machines.length >= Math.min(total, MOST)) return { machines, total };
   }
 }
 
