@@ -346,6 +346,10 @@ class MethodNotAllowed(RequestError, status=405):
     """The endpoint does not answer this HTTP method."""
 
 
+class KeyReused(RequestError, status=409):
+    """The key of a start was used for something else before: the answer would be a job or run that does that."""
+
+
 class BodyTooLarge(RequestError, status=413):
     """The request body exceeds the daemon's limit."""
 

@@ -88,6 +88,7 @@ _INFO = {
     raises=[
         *REACHING,
         errors.UnknownCommand,
+        errors.KeyReused,
         errors.NoShell,
         errors.NoSuchDirectory,
         errors.CommandCancelled,
@@ -296,6 +297,7 @@ def _info(job: StoredJob, waits: WaitingWork | None, *, stale: bool, locked: boo
     return message_of(
         JobInfo,
         job,
+        key=job.key and job.key.removeprefix(f"{job.token}:"),
         command=None if locked else json.loads(job.command),
         locked=locked or None,
         stale=stale,

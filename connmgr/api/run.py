@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from connmgr import errors
@@ -51,13 +52,13 @@ from connmgr.contract.run import (
 )
 from connmgr.links.chain import locked_connections
 from connmgr.runs.author import RUN
-from connmgr.runs.plan import batches_of, manner_of, stop_after_of, waves_of
+from connmgr.runs.plan import batches_of, manner_of, stop_after_of, warning_of, waves_of
 from connmgr.secrets.principals import Access
 from connmgr.suspension import Suspended
 from connmgr.vault import Connection
 from connmgr.vault.names import base_of
 from connmgr.vault.runs import NewRun, StoredRun, TargetOutput
-from connmgr.vault.schema import Row, now
+from connmgr.vault.schema import Row, canonical, now
 
 group = Group(
     "run",
@@ -96,20 +97,33 @@ _INFO = {
 
 @dataclass(frozen=True)
 class RunSelection:
-    """What a request to start a run selects, and the request before any rule has changed it."""
+    """What a request to start a run selects, and the request before any rule has changed it.
+
+    ``asked`` stands for the request as it was sent, before its filters were applied.
+    """
 
     connections: Selection
     original: RunStartRequest
+    asked: str | None = None
     retry_of: str | None = None
 
 
 def _select(request: RunStartRequest) -> RunStartRequest:
     """Return the request with the connections and the words that it means; its selection is the context's."""
+    asked = _digest(request)
     if request.script is not None:
         request = replace(request, script=None, argv=request.script.argv())
     chosen = resolve(request, MAX_TARGETS, "a run")
-    request_context().selection = RunSelection(request_context().selection, chosen)
+    request_context().selection = RunSelection(request_context().selection, chosen, asked)
     return chosen
+
+
+def _digest(request: RunStartRequest) -> str:
+    """Return what stands for all that a request asks for: with its key it may be repeated, not changed."""
+    # Nobody chooses for each request what a client sends of its environment. The digest is kept sealed.
+    beside = ("key", "wait", "sendEnv", "dryRun")
+    asked = {name: value for name, value in given_json(request).items() if name not in beside}
+    return sha256(canonical(asked).encode()).hexdigest()
 
 
 def _again(request: RunRetryRequest) -> RunStartRequest:
@@ -126,7 +140,7 @@ def _again(request: RunRetryRequest) -> RunStartRequest:
     selection = Selection(services().vault.connections.each(ids))
     chosen = with_words(again)
     context, authorisation = request_context(), services().authorisation
-    context.selection = RunSelection(selection, chosen, run.id)
+    context.selection = RunSelection(selection, chosen, retry_of=run.id)
     if not authorisation.concerns(caller()):
         return chosen
     permitted = authorisation.check(caller(), RUN, chosen)
@@ -140,7 +154,13 @@ STARTS: dict[str, Any] = {
     "has_content": True,
     # More are refused as they are counted: parsing a hundred thousand ids takes a token seconds.
     "most_values": MAX_TARGETS + MAX_VALUES,
-    "raises": [errors.IntegrityError, errors.UnknownConnection, errors.UnknownCommand, errors.RunLimit],
+    "raises": [
+        errors.IntegrityError,
+        errors.UnknownConnection,
+        errors.UnknownCommand,
+        errors.KeyReused,
+        errors.RunLimit,
+    ],
     "waits": True,
 }
 
@@ -205,11 +225,14 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         if id not in selection.connections.stored:
             raise errors.UnknownConnection(id)
     waves = waves_of(request, len(ids))
+    warning = warning_of(request, waves)
     usual = daemon.settings.command_timeout if request.facts is None else SECONDS
     timeout = usual if request.timeout is None else request.timeout
     manner, why = manner_of(request, timeout)
     locked, lent = _locked(ids)
-    answer = RunStartResponse(targets=len(ids), waves=waves, as_=manner, why=why, locked=sorted(locked) or None)
+    answer = RunStartResponse(
+        targets=len(ids), waves=waves, as_=manner, why=why, locked=sorted(locked) or None, warning=warning
+    )
     detail(targets=len(ids))
     if request.dry_run:
         names = [_path(selection.connections.stored.get(id)) or id for id in ids]
@@ -269,6 +292,7 @@ def _spec(
         "as": manner,
         "why": why,
         "retryOf": selection.retry_of,
+        "asked": selection.asked,
     }
 
 

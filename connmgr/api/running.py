@@ -194,6 +194,7 @@ def start_job(request: JobStartRequest | ExecRequest, *, stdin_open: bool = Fals
         keep=named.keep if named else KEEP_SECONDS,
         created=now(),
         token=caller().token,
+        asked=_asked(named) if named and named.key else None,
     )
     snapshot = snapshot_before(job.connection)
     try:
@@ -249,6 +250,14 @@ def _start_outside(job: StoredJob, request: JobStartRequest | ExecRequest) -> tu
 def _key(key: str | None) -> str | None:
     """Return the key of a job. Each token has its own keys, so that none finds or blocks another's job."""
     return key if key is None or caller().token is None else f"{caller().token}:{key}"
+
+
+def _asked(request: JobStartRequest) -> bytes:
+    """Return what stands for all that a request with a key asks for: with that key it may be repeated, not changed."""
+    # Nobody chooses for each request what a client sends of its environment.
+    beside = ("connection", "elevate", "key", "wait", "sendEnv", "saved")
+    asked = {name: value for name, value in message.members(request).items() if name not in beside}
+    return services().vault.jobs.digest(asked)
 
 
 def _launch(

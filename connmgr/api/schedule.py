@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace as changed
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,8 @@ from connmgr.audit.entry import CUT_OUT
 from connmgr.contract.message import ABSENT, given_json, message_of, time_from_json, time_to_json
 from connmgr.contract.run import RunStartRequest
 from connmgr.contract.schedule import (
+    NO_ZONE,
+    UTC,
     Notify,
     ScheduleAddRequest,
     ScheduleAddResponse,
@@ -38,6 +40,7 @@ from connmgr.contract.schedule import (
 from connmgr.errors import (
     IntegrityError,
     InvalidRequest,
+    PolicyDenied,
     ScheduleEnded,
     ScopeDenied,
     UnknownCommand,
@@ -98,9 +101,10 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
         "run": _run_of(request.run),
         "notify": None if request.notify is None else _notify_of(request.notify),
     }
-    new = _with_next_time(StoredSchedule(id=str(uuid.uuid4()), name=request.name, spec=spec, due=None, next_at=None))
+    new = StoredSchedule(id=str(uuid.uuid4()), name=request.name, spec=spec, due=None, next_at=None)
+    new = _with_next_time(new, time_from_json(spec["anchor"]))
     _try_out(spec["run"])
-    services().vault.schedules.add(new)
+    services().vault.schedules.add(new, _is_visible)
     services().schedules.changed(new, "added")
     detail(schedule=new.id)
     if new.due is None:
@@ -143,38 +147,34 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
     Whoever changes what runs (`run`) becomes its author: its runs have the rights of the sender from then on. Other
     changes leave the author, so that nobody lends rights to a command that somebody else has chosen.
     """
-    daemon = services()
-    schedule = _visible_schedule(request.schedule)
-    spec = dict(schedule.spec)
-    if request.cron is not None or request.every is not None:
-        spec |= {"cron": request.cron, "every": request.every, "anchor": time_to_json(daemon.schedules.clock())}
-    plain = {"timezone": request.timezone, "jitter": request.jitter, "overlap": request.overlap}
+    daemon, plain = services(), {"timezone": request.timezone, "jitter": request.jitter, "overlap": request.overlap}
     plain["catchUp"] = request.catch_up
-    spec |= {name: value for name, value in plain.items() if value is not None}
+    changes: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    at = daemon.schedules.clock()
+    if request.cron is not None or request.every is not None:
+        changes |= {"cron": request.cron, "every": request.every, "anchor": time_to_json(at)}
     if request.until is not ABSENT:
-        spec["until"] = None if request.until is None else time_to_json(request.until)  # type: ignore[arg-type]
-    if request.run is not None:
-        spec |= {"run": _run_of(request.run), **_author()}
+        changes["until"] = None if request.until is None else time_to_json(request.until)  # type: ignore[arg-type]
     if request.notify is not ABSENT:
-        spec["notify"] = _notify_of(request.notify)  # type: ignore[arg-type]
-    elif caller().grant is not None and spec["notify"] is not None:
-        raise ScopeDenied("The owner is notified of this schedule: only the owner can change it.")
-    after = changed(schedule, spec=spec, name=request.name or schedule.name)
-    if any(spec[name] != schedule.spec[name] for name in ("cron", "every", "timezone", "jitter", "until")):
-        after = _with_next_time(after)
+        changes["notify"] = _notify_of(request.notify)  # type: ignore[arg-type]
+
+    def updated(now: StoredSchedule) -> StoredSchedule:
+        # Of the schedule as it is now: what another request, or a firing, has just changed stays.
+        if caller().grant is not None and now.spec["notify"] is not None:
+            raise ScopeDenied("The owner is notified of this schedule: only the owner can change it.")
+        after = changed(now, spec={**now.spec, **changes}, name=request.name or now.name)
+        if request.timezone not in (None, UTC) and after.spec["every"] is not None:
+            raise InvalidRequest(f"timezone: {NO_ZONE}")
+        if any(after.spec[name] != now.spec[name] for name in ("cron", "every", "timezone", "jitter", "until")):
+            after = _with_next_time(after, at)
+        return after
+
+    schedule = _visible_schedule(request.schedule)
+    updated(schedule)
     if request.run is not None:
-        _try_out(spec["run"])
-    stored = daemon.vault.schedules.change(
-        schedule.id,
-        # What fires meanwhile keeps its marks.
-        lambda now: changed(
-            now,
-            spec=after.spec,
-            name=after.name,
-            due=now.due if after.due == schedule.due else after.due,
-            next_at=now.next_at if after.due == schedule.due else after.next_at,
-        ),
-    )
+        changes |= {"run": _run_of(request.run), **_author()}
+        _try_out(changes["run"])
+    stored = _change(schedule, updated)
     daemon.schedules.changed(stored, "changed")
     return _info(stored)
 
@@ -199,7 +199,7 @@ def query(request: ScheduleQueryRequest) -> ScheduleQueryResponse:
 def remove(request: ScheduleRequest) -> None:
     """Remove a schedule. Its runs stay, and one that is under way goes on."""
     schedule = _visible_schedule(request.schedule)
-    services().vault.schedules.remove(schedule.id)
+    services().vault.schedules.remove(schedule.id, _is_visible)
     services().schedules.changed(schedule, "removed")
 
 
@@ -212,9 +212,7 @@ def remove(request: ScheduleRequest) -> None:
 def pause(request: SchedulePauseRequest) -> None:
     """Let a schedule not fire until `/schedule/resume`. A run that is under way goes on."""
     reason = request.reason or f"It was paused by {caller().name}."
-    schedule = services().vault.schedules.change(
-        _visible_schedule(request.schedule).id, lambda now: changed(now, paused=reason)
-    )
+    schedule = _change(_visible_schedule(request.schedule), lambda now: changed(now, paused=reason))
     services().schedules.changed(schedule, "paused")
 
 
@@ -236,7 +234,7 @@ def resume(request: ScheduleRequest) -> None:
             raise ScheduleEnded(f"The schedule {now.name!r} has ended; give it new times by /schedule/update.")
         return changed(now, paused=None, waits=False, due=turn.due, next_at=turn.next_at)
 
-    schedule = services().vault.schedules.change(_visible_schedule(request.schedule).id, resumed)
+    schedule = _change(_visible_schedule(request.schedule), resumed)
     services().schedules.changed(schedule, "resumed")
 
 
@@ -326,13 +324,21 @@ def _notify_of(notify: Notify | None) -> dict[str, Any] | None:
 
 
 def _try_out(run: Mapping[str, Any]) -> None:
-    """Refuse a run that could not be started now."""
-    app = flask.current_app._get_current_object()  # type: ignore[attr-defined]
-    Entrance(app).post(caller(), "/run/start", {**run, "dryRun": True})
+    """Refuse a run that could not be started now, or not without a person."""
+    entrance = Entrance(flask.current_app._get_current_object())  # type: ignore[attr-defined]
+    if caller().grant is not None:
+        decided = entrance.post(caller(), "/token/check", {"path": "/run/start", "request": run})
+        if decided["effect"] == "ask":
+            raise PolicyDenied(
+                "A rule of the token asks for an approval of this run, and nobody is there to give one when a schedule "
+                "fires: start it by /run/start, or have somebody add the schedule whom no rule asks.",
+                rule=decided["rule"],
+            )
+    entrance.post(caller(), "/run/start", {**run, "dryRun": True})
 
 
-def _with_next_time(schedule: StoredSchedule) -> StoredSchedule:
-    """Return a schedule with its next time from now on.
+def _with_next_time(schedule: StoredSchedule, at: datetime) -> StoredSchedule:
+    """Return a schedule with its next time after ``at``.
 
     :raises InvalidRequest: it has none, or no such time zone.
     """
@@ -340,7 +346,6 @@ def _with_next_time(schedule: StoredSchedule) -> StoredSchedule:
     every, jitter = schedule.spec["every"], schedule.spec["jitter"]
     if every is not None and jitter > every:
         raise InvalidRequest(f"jitter: {jitter:g} s are more than the {every:g} s between its times.")
-    at = services().schedules.clock()
     timing_of(schedule).after(at)
     turn: Turn = turn_after(schedule, at)
     if turn.due is None:
@@ -349,10 +354,35 @@ def _with_next_time(schedule: StoredSchedule) -> StoredSchedule:
 
 
 def _visible_schedule(name: str) -> StoredSchedule:
-    schedule = services().vault.schedules.get(name)
-    if not _is_visible(schedule):
+    """Return the schedule of this uuid or name that the caller sees; of several of one name, the caller's own.
+
+    :raises UnknownSchedule: there is none.
+    :raises InvalidRequest: several others have this name.
+    """
+    found = [schedule for schedule in services().vault.schedules.called(name) if _is_visible(schedule)]
+    if not found:
         raise UnknownSchedule(name)
-    return schedule
+    if len(found) == 1 or found[0].id == name.lower():
+        return found[0]
+    own = [schedule for schedule in found if schedule.token == caller().token]
+    if len(own) != 1:
+        ids = ", ".join(schedule.id for schedule in found)
+        raise InvalidRequest(f"schedule: {len(found)} schedules are called {name!r}; name one by its uuid: {ids}.")
+    return own[0]
+
+
+def _change(schedule: StoredSchedule, change: Callable[[StoredSchedule], StoredSchedule]) -> StoredSchedule:
+    """Replace a schedule by the result of ``change``, and return it.
+
+    :raises UnknownSchedule: it is gone, or somebody else's by now.
+    """
+
+    def permitted(now: StoredSchedule) -> StoredSchedule:
+        if not _is_visible(now):
+            raise UnknownSchedule(schedule.name)
+        return change(now)
+
+    return services().vault.schedules.change(schedule.id, permitted, _is_visible)
 
 
 def _is_visible(schedule: StoredSchedule) -> bool:

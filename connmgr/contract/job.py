@@ -71,7 +71,8 @@ class JobStartRequest(CommandOptions, ShellNamed, AwaitsApproval):
         str | None,
         Length(1, 200),
         "Makes the start repeatable: if a job of this connection, running or kept, has this key, the answer is that "
-        "job, and nothing is started.",
+        "job, and nothing is started. If that one was started for something else, the answer is `key_reused`. Each "
+        "token has keys of its own.",
     ] = None
     tell_directory: Annotated[bool, "True makes `/job/output` tell the directory in which the `command` ended."] = False
 

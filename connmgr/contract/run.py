@@ -154,7 +154,8 @@ class RunStartRequest(BroadcastRequest):
     key: Annotated[
         str | None,
         Length(1, 200),
-        "Makes the start repeatable: if a kept run has this key, the answer is that run, and nothing is started.",
+        "Makes the start repeatable: if a kept run has this key, the answer is that run, and nothing is started. If "
+        "that one was started for something else, the answer is `key_reused`. Each token has keys of its own.",
     ] = None
     keep: Annotated[
         int | None,
@@ -217,6 +218,9 @@ class RunStartResponse(Message):
     locked: Annotated[
         list[str] | None,
         "Present if secrets of some connections cannot be opened: their ids. They would be `failed`.",
+    ] = None
+    warning: Annotated[
+        str | None, "Present if the selection has so few targets that `stopAfter` or the waves have no effect."
     ] = None
     connections: Annotated[list[str] | None, "In a dry run: the selected connections, in the order of the run."] = None
     names: Annotated[list[str] | None, "In a dry run: their paths, joined with `/`."] = None

@@ -36,12 +36,14 @@ DONE: Final = "done"
 TELLS = (MISSED, SKIPPED, REFUSED, FAILED, UNREACHABLE, DONE)
 """What can be told of a schedule."""
 
+UTC = "UTC"
 LEAST_SECONDS = 1
 MOST_SECONDS = 366 * 86400
 MOST_NEXT = 1000
 LONGEST_NAME = 200
 LONGEST_SECRET = 1024
 
+NO_ZONE = "It would have no effect beside every, which counts seconds: give cron, or leave it out."
 CRON = "minute, hour, day, month and weekday, with seconds before them if there are six; in `timezone`"
 
 
@@ -99,12 +101,14 @@ class Times(Message):
     every: Annotated[
         float | None, Range(LEAST_SECONDS, MOST_SECONDS), "Seconds between its times, from when it was added."
     ] = None
-    timezone: Annotated[str, Length(1, 100), "The time zone of `cron`, such as `Europe/Vienna`."] = "UTC"
+    timezone: Annotated[str, Length(1, 100), "The time zone of `cron`, such as `Europe/Vienna`."] = UTC
 
     def check(self) -> None:
         super().check()
         if (self.cron is None) == (self.every is None):
             raise Wrong("Give either cron or every.", "cron")
+        if self.every is not None and self.timezone != UTC:
+            raise Wrong(NO_ZONE, "timezone")
 
 
 class ScheduleAddRequest(Times):
@@ -195,7 +199,7 @@ class ScheduleNextRequest(Message):
     schedule: Annotated[str | None, Length(1, LONGEST_NAME), "The schedule's name or uuid; or give the times."] = None
     cron: Annotated[str | None, Length(1, 500), f"In place of a schedule: {CRON}."] = None
     every: Annotated[float | None, Range(LEAST_SECONDS, MOST_SECONDS), "In its place: seconds, from now."] = None
-    timezone: Annotated[str, Length(1, 100), "The time zone of `cron`."] = "UTC"
+    timezone: Annotated[str, Length(1, 100), "The time zone of `cron`."] = UTC
     after: Annotated[datetime | None, AWARE, "Times after this one; without it: from now on."] = None
     count: Annotated[int, Range(1, MOST_NEXT), "How many times."] = 5
 
@@ -203,6 +207,8 @@ class ScheduleNextRequest(Message):
         super().check()
         if sum(value is not None for value in (self.schedule, self.cron, self.every)) != 1:
             raise Wrong("Give one of schedule, cron and every.", "schedule")
+        if self.cron is None and self.timezone != UTC:
+            raise Wrong("It would have no effect without cron: leave it out.", "timezone")
 
 
 class ScheduleNextResponse(Message):

@@ -1470,6 +1470,7 @@ export interface RunStartResponse {
   as: string;
   why: string;
   locked?: string[];
+  warning?: string;
   connections?: string[];
   names?: string[];
 }

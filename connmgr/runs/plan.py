@@ -41,6 +41,16 @@ def waves_of(request: RunStartRequest, total: int) -> list[int]:
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
+def warning_of(request: RunStartRequest, waves: Sequence[int]) -> str | None:
+    """Return what of the request has no effect on so few targets as its ``waves`` have, or None."""
+    total, warnings = sum(waves), []
+    if (failures := stop_after_of(request, total)) is not None and failures > total:
+        warnings.append(f"stopAfter: {failures} targets cannot fail, because the run has {total}: it does not stop.")
+    if len(waves) == 1 and (request.wave_pause or request.wave_approval):
+        warnings.append(f"waves: All targets ({total}) are in the first wave, so nothing waits after it.")
+    return " ".join(warnings) or None
+
+
 def stop_after_of(request: RunStartRequest, total: int) -> int | None:
     """Return the number of failures after which a run of ``total`` targets stops, or None."""
     if request.stop_after is None:

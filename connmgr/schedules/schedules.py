@@ -33,6 +33,7 @@ from connmgr.contract.schedule import (
 )
 from connmgr.errors import (
     AlreadyFired,
+    ApprovalRequired,
     Busy,
     ConnmgrError,
     InvalidRequest,
@@ -243,6 +244,9 @@ class Schedules:
         if error.code in TRANSIENT:
             logger.warning("The schedule %s waits: %s", schedule.name, error.message)
             return False
+        if error.code == ApprovalRequired.code:
+            # It did not ask when the schedule was added: the run has other connections since.
+            error.message = "A rule of its token asks for an approval now, and nobody waits for it when it fires."
         if error.code in ENDS_AUTHOR:
             reason = f"Its token has no rights any more: {error.message}"
             if self._vault.schedules.pause(schedule, reason):

@@ -45,7 +45,7 @@ class Vault:
         self.announcements = Announcements(database)
         self.connections = Connections(database, key)
         self.facts = StoredFacts(database, key)
-        self.jobs = StoredJobs(database)
+        self.jobs = StoredJobs(database, lambda: self.principals.lasting_key(b"connmgr.job"))
         self.runs = StoredRuns(database, lambda: self.principals.lasting_key(b"connmgr.runs"))
         self.schedules = StoredSchedules(database, lambda: self.principals.lasting_key(b"connmgr.schedule"), self.runs)
         self.tokens = Documents(database, key, "token")

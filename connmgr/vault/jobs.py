@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,12 +14,12 @@ from connmgr.contract.job import ENDED as ENDED
 from connmgr.contract.job import RUNNING as RUNNING
 from connmgr.contract.job import STARTING as STARTING
 from connmgr.contract.job import UNDER_WAY as UNDER_WAY
-from connmgr.errors import JobLimit, UnknownJob
+from connmgr.errors import JobLimit, KeyReused, UnknownJob
 from connmgr.shares import of_tokens
 from connmgr.vault import connection_rows
 from connmgr.vault.database import Database
 from connmgr.vault.names import ELEVATION_SEPARATOR, base_of, with_elevation
-from connmgr.vault.schema import Row, chunks, now
+from connmgr.vault.schema import Row, canonical, chunks, now
 from connmgr.vault.schema import job as table
 
 # Built once, because building a statement costs more than running it.
@@ -62,6 +63,9 @@ class StoredJob:
     token: str | None = None
     """The id of the token with which it was started; None for the owner's."""
 
+    asked: bytes | None = field(default=None, repr=False)
+    """What stands for all that the start with its ``key`` asked for (:meth:`StoredJobs.digest`)."""
+
 
 @dataclass(frozen=True)
 class JobFilter:
@@ -85,8 +89,8 @@ class StoredJobs:
     Its methods raise :class:`connmgr.errors.VaultUnavailable` when the database does not answer.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, key: Callable[[], bytes]) -> None:
+        self._database, self._key = database, key
 
     def require_room(
         self, connection: str, *, most_of_connection: int, most: int, token: str | None = None, starting: int = 0
@@ -121,17 +125,23 @@ class StoredJobs:
         """Store ``job``, or return the job of its connection that has the same key.
 
         :raises connmgr.errors.UnknownConnection: its connection was removed.
+        :raises connmgr.errors.KeyReused: that one was asked for something else.
         """
 
         def work(tx: sa.Connection) -> StoredJob:
             row = _row(job)
             connection_rows.require(tx, [row["connection"]])
             if job.key is not None and (same_key := self._of_key(tx, job.connection, job.key)) is not None:
+                _require_same(same_key, job)
                 return same_key
             tx.execute(_INSERT, row)
             return job
 
         return self._database.write(work)
+
+    def digest(self, asked: object) -> bytes:
+        """Return what stands for JSON that a start ``asked`` for, which may have secrets."""
+        return blake2b(canonical(asked).encode(), key=self._key(), digest_size=32).digest()
 
     def of_key(self, connection: str, key: str) -> StoredJob | None:
         """Return the job of ``connection`` that has ``key``, if there is one."""
@@ -187,6 +197,20 @@ class StoredJobs:
     def remove(self, id: str) -> None:
         """Remove a job, if it exists, and erase it from the disk, because its command may contain secrets."""
         self._database.write(lambda tx: tx.execute(table.delete().where(table.c.id == id)), erases=True)
+
+
+def _require_same(former: StoredJob, job: StoredJob) -> None:
+    if former.asked is None or job.asked is None:
+        # A job of a run, whose keys nobody chooses; or one that an older version has stored.
+        is_same = (former.command, former.session) == (job.command, job.session)
+    else:
+        is_same = former.asked == job.asked
+    if not is_same:
+        raise KeyReused(
+            f"key: The job {former.id} was started with this key, for another command or with other options. Take "
+            "another key, or send what was sent then.",
+            job=former.id,
+        )
 
 
 def _row(job: StoredJob) -> dict[str, Any]:

@@ -20,7 +20,7 @@ PRINCIPALS_MAC = "principals_mac"
 
 # The first byte of the code of all principals. The record of one begins with 1, so no code is valid for both. Each
 # schema with other codes has its own, so no vault can pass for an older one, whose codes an upgrade would renew.
-FORMATS = {"0001": 2, "0002": 3, "0003": 4, "0004": 4, "0005": 4, "0006": 4, "0007": 4, "0008": 4, "0009": 4, "0010": 4}
+FORMATS = {"0001": 2, "0002": 3, **dict.fromkeys(REVISIONS[2:], 4)}
 FORMAT = FORMATS[REVISIONS[-1]]
 
 # Built once: principals are read whenever a secret is sealed or opened.

@@ -38,7 +38,7 @@ from connmgr.contract.run import (
     UNKNOWN,
     WAITING,
 )
-from connmgr.errors import IntegrityError, RunEnded, RunLimit, RunUnderWay, UnknownRun
+from connmgr.errors import IntegrityError, KeyReused, RunEnded, RunLimit, RunUnderWay, UnknownRun
 from connmgr.secrets.sealing import Box
 from connmgr.shares import give_way, of_tokens, refused
 from connmgr.vault.database import Database
@@ -361,11 +361,20 @@ class StoredRuns:
         """Store a run, and return its id and True; or the id of the kept run with the same key and token, and False.
 
         :raises RunLimit: :data:`MAX_RUNS` are under way, or the token has its share of them.
+        :raises KeyReused: the kept run with the key was asked for something else.
         """
         if new.key is not None:
             # `IS NOT DISTINCT FROM`, on SQLite `IS`: the owner's runs have no token.
             same = sa.select(runs.c.id).where(runs.c.key == new.key, runs.c.token.is_not_distinct_from(new.token))
             if (existing := tx.scalar(same)) is not None:
+                former = self._stored(tx.execute(_SHOWN.where(runs.c.id == existing)).mappings().one())
+                # Older versions did not store what was asked for.
+                if former.spec.get("asked") not in (None, new.spec.get("asked")):
+                    raise KeyReused(
+                        f"key: The run {existing} was started with this key, for another command, other connections or "
+                        "with other options. Take another key, or send what was sent then.",
+                        run=existing,
+                    )
                 return existing, False
         if (tx.scalar(sa.select(sa.func.count()).where(runs.c.state.in_(UNDER_WAY))) or 0) >= MAX_RUNS:
             raise RunLimit(f"{MAX_RUNS} runs are under way: wait for one to end, or stop one.")

@@ -62,6 +62,15 @@ class StoredSchedule:
         return token
 
 
+Sight = Callable[[StoredSchedule], bool]
+"""Whether somebody sees a schedule: names are unique among those that one sees, and tell nobody of others."""
+
+
+def everything(_one: StoredSchedule) -> bool:
+    """The owner's sight."""
+    return True
+
+
 @dataclass(frozen=True)
 class Turn:
     """A schedule's next time, and the same with jitter; both None if it has ended."""
@@ -84,15 +93,15 @@ class StoredSchedules:
     def _box(self) -> Box:
         return Box(self._key())
 
-    def add(self, new: StoredSchedule) -> None:
-        """Store a schedule.
+    def add(self, new: StoredSchedule, is_visible: Sight = everything) -> None:
+        """Store a schedule for somebody who sees those that are ``is_visible``.
 
-        :raises ScheduleExists: another one has its name, or there are :data:`MAX_SCHEDULES`, of which a token has a
-            share.
+        :raises ScheduleExists: another visible one has its name, or there are :data:`MAX_SCHEDULES`, of which a token
+            has a share.
         """
 
         def work(tx: sa.Connection) -> None:
-            self._require_name(tx, new)
+            self._require_name(tx, new, is_visible)
             if (tx.scalar(sa.select(sa.func.count()).select_from(table)) or 0) >= MAX_SCHEDULES:
                 raise ScheduleExists(
                     f"There are {MAX_SCHEDULES} schedules, as many as a vault may have: remove one first."
@@ -119,15 +128,19 @@ class StoredSchedules:
                 "machines."
             )
 
-    def get(self, name: str) -> StoredSchedule:
-        """Return the schedule of this uuid or name, or raise :class:`UnknownSchedule`."""
-        # A schedule's name may be another one's uuid, which then means the other one.
-        row = self._database.read(
-            lambda tx: self._row_where(tx, table.c.id == name.lower()) or self._row_where(tx, table.c.name == name)
-        )
+    def get(self, id: str) -> StoredSchedule:
+        """Return the schedule of this uuid, or raise :class:`UnknownSchedule`."""
+        row = self._database.read(lambda tx: self._row_where(tx, table.c.id == id))
         if row is None:
-            raise UnknownSchedule(name)
+            raise UnknownSchedule(id)
         return self._stored(row)
+
+    def called(self, name: str) -> list[StoredSchedule]:
+        """Return the schedule of this uuid, if there is one, before those of this name."""
+        # A schedule's name may be another one's uuid, which then means the other one.
+        query = sa.select(table).where(sa.or_(table.c.id == name.lower(), table.c.name == name))
+        rows = self._database.read(lambda tx: tx.execute(query.order_by(table.c.id)).mappings().all())
+        return sorted(map(self._stored, rows), key=lambda schedule: schedule.id != name.lower())
 
     def all(self) -> list[StoredSchedule]:
         """Return all schedules, by their names."""
@@ -166,11 +179,16 @@ class StoredSchedules:
         value = self._database.read(lambda tx: tx.scalar(query))
         return None if value is None else datetime.fromisoformat(value.decode())
 
-    def change(self, id: str, change: Callable[[StoredSchedule], StoredSchedule]) -> StoredSchedule:
-        """Replace a schedule by the result of ``change``, and return it.
+    def change(
+        self, id: str, change: Callable[[StoredSchedule], StoredSchedule], is_visible: Sight = everything
+    ) -> StoredSchedule:
+        """Replace a schedule by the result of ``change``, and return it; ``is_visible`` as for :meth:`add`.
+
+        Of two changes at the same time, the second one is given what the first one has made of the schedule. ``change``
+        may be called again after a conflict.
 
         :raises UnknownSchedule: it is gone.
-        :raises ScheduleExists: another one has its new name.
+        :raises ScheduleExists: another visible one has its new name.
         """
 
         def work(tx: sa.Connection) -> StoredSchedule:
@@ -178,7 +196,8 @@ class StoredSchedules:
             if row is None:
                 raise UnknownSchedule(id)
             after = change(self._stored(row))
-            self._require_name(tx, after)
+            if after.name != row["name"]:
+                self._require_name(tx, after, is_visible)
             changed = self._row_of(after)
             if len(changed["sealed"]) > len(row["sealed"]):
                 self._require_room(tx, after, changed)
@@ -188,12 +207,16 @@ class StoredSchedules:
 
         return self._database.write(work)
 
-    def remove(self, id: str) -> None:
-        """Remove a schedule, or raise :class:`UnknownSchedule`; its runs stay."""
-        if not self._database.write(
-            lambda tx: tx.execute(table.delete().where(table.c.id == id)).rowcount, erases=True
-        ):
-            raise UnknownSchedule(id)
+    def remove(self, id: str, is_visible: Sight = everything) -> None:
+        """Remove a schedule that ``is_visible``, or raise :class:`UnknownSchedule`; its runs stay."""
+
+        def work(tx: sa.Connection) -> None:
+            row = self._row_where(tx, table.c.id == id, locks=True)
+            if row is None or not is_visible(self._stored(row)):
+                raise UnknownSchedule(id)
+            tx.execute(table.delete().where(table.c.id == id))
+
+        self._database.write(work, erases=True)
 
     def fire(self, schedule: StoredSchedule, following: Turn, new: NewRun) -> tuple[str, bool]:
         """Start the run of the time that ``schedule`` has, and give it the ``following`` time.
@@ -256,7 +279,7 @@ class StoredSchedules:
         return True
 
     def _take(self, tx: sa.Connection, schedule: StoredSchedule) -> None:
-        query = sa.select(table.c.id).where(
+        query = sa.select(table).where(
             table.c.id == schedule.id,
             table.c.due == schedule.due,
             table.c.next_at == schedule.next_at,
@@ -264,7 +287,9 @@ class StoredSchedules:
         )
         # Of two daemons that look at the same moment, one locks the row. The other must not wait for it, for after the
         # commit the row has another time anyway: it finds nothing, and goes on.
-        if tx.scalar(query.limit(1).with_for_update(skip_locked=True)) is None:
+        row = tx.execute(query.limit(1).with_for_update(skip_locked=True)).mappings().one_or_none()
+        # Its time may be the same after a change of what it runs, or of whose rights it has.
+        if row is None or self._stored(row).spec != schedule.spec:
             raise AlreadyFired(
                 f"The schedule {schedule.name} has fired at this time already, or was changed, paused or removed."
             )
@@ -273,9 +298,9 @@ class StoredSchedules:
         values = {"due": following.due, "next_at": following.next_at, "waits": False, **more}
         tx.execute(table.update().where(table.c.id == id).values(values))
 
-    def _require_name(self, tx: sa.Connection, schedule: StoredSchedule) -> None:
-        same = sa.select(table.c.id).where(table.c.name == schedule.name, table.c.id != schedule.id)
-        if tx.scalar(same) is not None:
+    def _require_name(self, tx: sa.Connection, schedule: StoredSchedule, is_visible: Sight) -> None:
+        same = sa.select(table).where(table.c.name == schedule.name, table.c.id != schedule.id)
+        if any(is_visible(self._stored(row)) for row in tx.execute(same).mappings()):
             raise ScheduleExists(
                 f"name: A schedule is called {schedule.name!r} already; update it, or take another name."
             )

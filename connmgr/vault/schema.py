@@ -26,7 +26,7 @@ Row = Mapping[Any, Any]
 VERSION_TABLE = "connmgr_version"
 """Marks a database as a vault and holds the revision of its schema."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 """Revisions under ``migrations/versions``, oldest first; a start without migration does not import Alembic."""
 
 KEY_VERIFIER = "key_verifier"
@@ -174,6 +174,8 @@ job = sa.Table(
     sa.Column("name", sa.Text),
     # A start with the same key finds this job.
     sa.Column("key", sa.Text),
+    # Stands for what that start asked for, under a key of its own.
+    sa.Column("asked", sa.LargeBinary),
     # The command's text, or its words as JSON.
     sa.Column("command", sa.Text, nullable=False),
     sa.Column("stdin_open", sa.Boolean, nullable=False),
@@ -243,7 +245,8 @@ schedule = sa.Table(
     "schedule",
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False, unique=True),
+    # Unique among those that one sees: the names of hidden ones must not be found out by trying.
+    sa.Column("name", sa.Text, nullable=False),
     sa.Column("sealed", sa.LargeBinary, nullable=False),
     # Its next time, and the same with jitter; null once it has ended.
     sa.Column("due", Timestamp),

@@ -21,6 +21,7 @@ from tests.api.wire import LOCAL, add, address, bearer, client_of, refused
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import eventually_equal
+from tests.rights.wire import create
 
 POLL_SECONDS = 25
 
@@ -272,6 +273,28 @@ def test_a_job_that_the_vault_cannot_record_is_killed_and_is_no_refusal(own_daem
         assert not psutil.pid_exists(int(pid)), "the command runs on"
     assert [job["job"] for job in client.post("/job/query")["jobs"]] == [first]
     assert ended(client, start(client, "echo again"))["stdout"]["data"] == "again\n"
+
+
+@pytest.mark.parametrize(
+    "other", [{"command": "echo 2"}, {"env": {"A": "2"}}, {"cwd": "/"}, {"stdin": "2"}, {"keep": 1}, {"timeout": 9}]
+)
+def test_a_key_is_not_used_for_something_else(client: Client, other: dict[str, Any]) -> None:
+    key = str(uuid.uuid4())
+    fields: dict[str, Any] = {"connection": LOCAL, "command": "echo 1", "env": {"A": "1"}, "key": key}
+    job = client.post("/job/start", **fields, sendEnv={"LANG": "C.UTF-8"})["job"]
+    said = refused(client, "/job/start", **{**fields, **other})
+    assert (said.code, said.status, said.details["job"]) == ("key_reused", 409, job)
+    # Where the client runs does not matter.
+    assert client.post("/job/start", **fields, sendEnv={"LANG": "C"})["job"] == job
+
+
+def test_the_keys_of_a_token_are_its_own(daemon: Daemon, client: Client) -> None:
+    fields: dict[str, Any] = {"connection": LOCAL, "key": str(uuid.uuid4())}
+    own = client.post("/job/start", **fields, command="echo owner")["job"]
+    holder = create(daemon, "shell.any", "job")
+    theirs = holder.ok("/job/start", **fields, command="echo token")["job"]
+    assert theirs != own
+    assert holder.ok("/job/info", job=theirs)["key"] == fields["key"]
 
 
 def test_offsets_beyond_the_end(client: Client) -> None:

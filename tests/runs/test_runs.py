@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +169,32 @@ def test_a_retry_is_a_new_run_of_what_did_not_succeed(hosts: Hosts) -> None:
 
 def test_a_start_with_the_same_key_finds_the_run(hosts: Hosts) -> None:
     first = hosts.start("true", 1, key="release 7")
-    again = hosts.client.runs.start(connections=hosts.ids[:2], command="false", key="release 7")
+    again = hosts.client.runs.start(connections=hosts.ids[:1], command="true", key="release 7")
     assert (again.run, again.is_kept, again.targets) == (first, True, 1)
+
+
+@pytest.mark.parametrize("other", [{"command": "false"}, {"count": 2}, {"env": {"A": "2"}}, {"stop_after": 1}])
+def test_a_key_is_not_used_for_something_else(hosts: Hosts, other: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"command": "true", "count": 1, "env": {"A": "1"}, "key": f"release {other}"}
+    first = hosts.start(**fields, send_env={"LANG": "C.UTF-8"})
+    with pytest.raises(ClientError, match=f"key: The run {first} was started with this key") as refused:
+        hosts.start(**{**fields, **other})
+    assert (refused.value.code, refused.value.status) == ("key_reused", 409)
+    # Where the client runs does not matter.
+    assert hosts.start(**fields, send_env={"LANG": "C"}) == first
+    with hosts.with_token() as theirs:
+        begun = theirs.runs.start(connections=hosts.ids[:1], command="false", key=fields["key"])
+        assert begun.run not in (None, first)
+
+
+def test_what_has_no_effect_on_so_few_targets_is_told(hosts: Hosts) -> None:
+    start = partial(hosts.client.runs.start, connections=hosts.ids[:3], command="true", dry_run=True)
+    assert start(stop_after=3, waves=[1, "100%"], wave_approval=True).warning is None
+    assert start(stop_after="100%").warning is None
+    warning = start(stop_after=500).warning
+    assert warning == "stopAfter: 500 targets cannot fail, because the run has 3: it does not stop."
+    warning = start(waves=[50], wave_approval=True).warning
+    assert warning == "waves: All targets (3) are in the first wave, so nothing waits after it."
 
 
 def test_a_dry_run_shows_the_selection_and_begins_nothing(hosts: Hosts) -> None:
@@ -220,6 +246,15 @@ def test_bad_input_is_refused_with_a_clear_error(hosts: Hosts, fields: dict[str,
     with pytest.raises(ClientError) as refused:
         hosts.client.post("/run/start", **sent)
     assert refused.value.message.startswith(said)
+
+
+def test_a_token_s_ids_are_counted_before_they_are_parsed(hosts: Hosts) -> None:
+    """Parsing so many takes seconds, in which nobody else is answered."""
+    ids = [f"{number:08x}-63f5-405c-b178-000000000000" for number in range(100_000)]
+    with hosts.with_token() as theirs, pytest.raises(ClientError) as refused:
+        theirs.post("/run/start", connections=ids, command="true")
+    assert (refused.value.code, refused.value.status) == ("invalid_request", 400)
+    assert re.match(r"The request body has more than \d+ values; send several smaller", refused.value.message)
 
 
 def test_sudo_is_that_of_an_elevated_connection(hosts: Hosts) -> None:

@@ -56,6 +56,8 @@ def test_input_is_passed_on_or_left_but_never_dropped(hosts: Hosts) -> None:
 def test_an_earlier_run_with_the_key_is_told(hosts: Hosts) -> None:
     connmgr = CommandLine(hosts.daemon)
     assert "Nothing was begun" not in connmgr("run", "**/host0", "--key", "once", "--", "echo", "first").errors
-    again = connmgr("run", "**/host1", "--key", "once", "--", "echo", "second")
+    again = connmgr("run", "**/host0", "--key", "once", "--", "echo", "first")
     assert "Nothing was begun: the run of " in again.errors
     assert "has this key, 'echo first'." in again.errors
+    assert "Take another key" in connmgr("run", "**/host1", "--key", "once", "--", "echo", "x", code=None).errors
+    assert "cannot fail" in connmgr("run", "**/host0", "--stop-after", "500", "--", "true").errors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -257,7 +259,7 @@ def test_a_schedule_ends(daemon: Daemon) -> None:
     one = add(daemon, every=600, until=time_to_json(BEGIN + timedelta(minutes=25)))
     daemon.pass_(timedelta(hours=2))
     assert len(daemon.fired) == 2
-    assert daemon.vault.schedules.get(one.name).due is None
+    assert daemon.vault.schedules.get(one.id).due is None
     assert daemon.schedules.look() is None or daemon.vault.database.is_shared
 
 
@@ -308,8 +310,59 @@ def test_two_of_one_name_are_refused(daemon: Daemon) -> None:
     with pytest.raises(ScheduleExists):
         daemon.vault.schedules.change(other.id, lambda now: replace(now, name="nightly"))
     daemon.vault.schedules.remove(one.id)
+    assert daemon.vault.schedules.called("nightly") == []
     with pytest.raises(UnknownSchedule):
-        daemon.vault.schedules.get("nightly")
+        daemon.vault.schedules.get(one.id)
+
+
+def test_what_all_schedules_run_has_a_bound_and_a_token_a_share(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stored_schedules.MAX_BYTES == 32 << 20
+    monkeypatch.setattr(stored_schedules, "MAX_BYTES", 32 << 10)
+
+    def holding(size: int, of: str | None = None) -> dict[str, Any]:
+        # Random letters, for what is stored may be compressed.
+        text = "".join(random.choices(string.ascii_letters, k=size << 10))
+        return {"every": 60, "run": {"stdin": text}, "token": of, "lineage": [] if of is None else [of]}
+
+    theirs = add(daemon, "theirs", **holding(16, "token"))
+    with pytest.raises(ScheduleExists, match=r"6,\d{3} bytes, and only 3,\d{3} are left"):
+        add(daemon, "more", **holding(6, "token"))
+    # Nor by a change, which may make it smaller.
+    larger = {**theirs.spec, **holding(22, "token")}
+    with pytest.raises(ScheduleExists, match=r"22,.* are left"):
+        daemon.vault.schedules.change(theirs.id, lambda now: replace(now, spec=larger))
+    add(daemon, "other", **holding(6, "another token"))
+    with pytest.raises(ScheduleExists):
+        add(daemon, "yet another", **holding(2, "a third token"))
+    add(daemon, "own", **holding(7))
+    with pytest.raises(ScheduleExists):
+        add(daemon, "much", **holding(2))
+    smaller = {**theirs.spec, **holding(12, "token")}
+    daemon.vault.schedules.change(theirs.id, lambda now: replace(now, spec=smaller))
+    add(daemon, "much", **holding(2))
+
+
+def test_what_was_changed_meanwhile_does_not_fire_as_it_was(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that has come is still its own; what it runs is not."""
+    one = add(daemon, every=60, run={"command": "old"})
+    daemon.at += timedelta(seconds=60)
+    asked: list[str] = []
+    started = daemon.schedules.start
+
+    def start(schedule: StoredSchedule, fields: Mapping[str, Any], store: Store | None) -> str:
+        asked.append(fields["command"])
+        if len(asked) == 1:
+            spec = {**schedule.spec, "run": {"command": "new"}}
+            daemon.vault.schedules.change(one.id, lambda now: replace(now, spec=spec))
+        return started(schedule, fields, store)
+
+    monkeypatch.setattr(daemon.schedules, "start", start)
+    daemon.schedules.look()
+    assert (asked, daemon.vault.runs.find(limit=10)) == (["old"], [])
+    daemon.schedules.look()
+    assert (asked, len(daemon.vault.runs.find(limit=10))) == (["old", "new"], 1)
 
 
 def test_many_daemons_fire_each_time_at_most_once(

@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from connmgr.client import Client, ClientError
 from connmgr.schedules import notices
 from connmgr.schedules.notices import Notice, Notices
-from tests.api.wire import LOCAL
+from tests.api.wire import LOCAL, client_of
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -60,14 +61,19 @@ def client(kept: Daemon) -> Iterator[Client]:
 class Receiver:
     """A web server that keeps what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, status: int = 200, location: str = "") -> None:
         told = self.told = list[tuple[dict[str, str], bytes]]()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                told.append((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
+                told.append((dict(self.headers), self.rfile.read(int(self.headers.get("Content-Length", 0)))))
+                self.send_response(status)
+                if location:
+                    self.send_header("Location", location)
                 self.end_headers()
+
+            # A redirection may turn a POST into a GET.
+            do_GET = do_POST
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -159,6 +165,7 @@ def test_a_trigger_is_beside_the_times(client: Client, tmp_path: Path) -> None:
         ({}, "Give either cron or every."),
         ({"every": 0}, "every"),
         ({"every": 60, "overlap": "both"}, "overlap"),
+        ({"every": 60, "timezone": "Europe/Vienna"}, "timezone: It would have no effect beside every"),
         ({"every": 60, "run": {"connectionFilter": "nothing", "command": "true"}}, "The selection is empty"),
         ({"every": 60, "run": {**on_local("true"), "waves": ["200%"]}}, "waves"),
         ({"every": 60, "run": {**on_local("true"), "key": "k"}}, "run.key: Not for the runs of a schedule."),
@@ -204,6 +211,79 @@ def test_two_schedules_of_one_name_are_refused(client: Client) -> None:
     assert refused.value.code == "schedule_exists"
     with pytest.raises(ClientError, match="Unknown schedule: two"):
         client.schedules.pause("two")
+
+
+def test_a_hidden_schedule_is_not_found_out_by_its_name(kept: Daemon, client: Client) -> None:
+    holder, other = (create(kept, "shell.any", "token.create") for _ in range(2))
+    run = on_local("true")
+    ids = [client.schedules.add("nightly", every=3600, run=run).schedule]
+    ids += [one.ok("/schedule/add", name="nightly", every=3600, run=run)["schedule"] for one in (holder, other)]
+    assert len(set(ids)) == 3
+    # Among those that one sees, names are unique.
+    assert holder.refused("/schedule/add", name="nightly", every=60, run=run) == "schedule_exists"
+    assert holder.create("shell.any").ok("/schedule/add", name="nightly", every=60, run=run)["schedule"] not in ids
+    second = holder.ok("/schedule/add", name="second", every=3600, run=run)["schedule"]
+    assert holder.refused("/schedule/update", schedule="second", name="nightly") == "schedule_exists"
+    assert other.ok("/schedule/update", schedule="nightly", jitter=1)["schedule"] == ids[2]
+    # A name means one's own; the owner, who sees all, finds the others by their uuids.
+    client.schedules.pause("nightly")
+    assert [one.schedule for one in client.schedules.query() if one.paused] == [ids[0]]
+    client.schedules.remove(ids[0])
+    with pytest.raises(ClientError, match="schedule: 3 schedules are called 'nightly'; name one by its uuid: ") as told:
+        client.schedules.pause("nightly")
+    assert told.value.code == "invalid_request"
+    assert ids[1] in told.value.message
+    client.schedules.pause(ids[1])
+    assert holder.refused("/schedule/pause", schedule=ids[2]) == "unknown_schedule"
+    assert holder.ok("/schedule/query", name="second")["schedules"][0]["schedule"] == second
+
+
+def test_changes_at_the_same_time_are_all_kept(kept: Daemon, client: Client) -> None:
+    """Each changes another field, so none may write what the others have read before."""
+    client.schedules.add("busy", every=3600, run=on_local("true"))
+    fields = [{"jitter": 7}, {"overlap": "queue"}, {"catchUp": "all"}, {"until": "2099-01-01T00:00:00Z"}]
+    for number in range(5):
+        client.schedules.update("busy", jitter=0, overlap="skip", catchUp="none", until=None)
+        together = threading.Barrier(len(fields))
+
+        def change(given: dict[str, Any], together: threading.Barrier = together) -> None:
+            with client_of(kept) as own:
+                together.wait(DEADLINE_SECONDS)
+                own.schedules.update("busy", **given)
+
+        with ThreadPoolExecutor(len(fields)) as pool:
+            list(pool.map(change, fields))
+        [one] = client.schedules.query("busy")
+        found = (one.jitter, one.overlap, one.catch_up, one.until and one.until.year)
+        assert found == (7, "queue", "all", 2099), f"turn {number}"
+
+
+def test_a_schedule_that_would_wait_for_a_person_is_refused(kept: Daemon, client: Client, tmp_path: Path) -> None:
+    """It would be refused at each of its times, and nobody would know."""
+    mark = f"{tmp_path}/mark"
+    rules = [{"effect": "ask", "argv": ["touch", mark]}, {"effect": "allow", "argv": ["true"]}]
+    holder = create(kept, "shell.argv", rules=rules)
+    run = {"connections": [LOCAL], "argv": ["touch", mark]}
+    answer = holder.send("/schedule/add", name="asks", every=3600, run=run)
+    assert (answer.status, answer.code) == (403, "policy_denied")
+    assert "nobody is there to give one when a schedule fires" in answer.json["message"]
+    holder.ok("/schedule/add", name="asks", every=3600, run={**run, "argv": ["true"]})
+    assert holder.refused("/schedule/update", schedule="asks", run=run) == "policy_denied"
+    assert client.schedules.query("asks")[0].run["argv"] == ["true"]
+    # Nor is anybody asked for what would never run.
+    assert client.post("/approval/query")["approvals"] == []
+
+
+def test_a_time_zone_has_an_effect(client: Client) -> None:
+    client.schedules.add("often", every=3600, run=on_local("true"))
+    for call in (
+        lambda: client.schedules.update("often", timezone="Europe/Vienna"),
+        lambda: client.schedules.next("often", timezone="Europe/Vienna"),
+        lambda: client.post("/schedule/next", every=60, timezone="Europe/Vienna"),
+    ):
+        with pytest.raises(ClientError, match="timezone: It would have no effect"):
+            call()
+    assert client.schedules.update("often", cron="0 12 * * *", timezone="Europe/Vienna").timezone == "Europe/Vienna"
 
 
 def test_a_schedule_has_the_rights_of_its_token_and_ends_with_it(kept: Daemon, client: Client, tmp_path: Path) -> None:
@@ -286,6 +366,36 @@ def test_a_webhook_that_never_answers_holds_up_nobody_for_long(monkeypatch: pyte
         telling.tell(Notice({"event": "failed"}, run={}))
         assert hooked.wait(60)
         telling.close(60)
+
+
+def test_a_notice_s_command_has_none_of_the_daemon_s_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among them may be the address of its database, with a password."""
+    monkeypatch.setenv("CONNMGR_DATABASE", "postgresql://user:hunter2@db/vault")
+    monkeypatch.setenv("COLOUR", "blue")
+    monkeypatch.chdir(tmp_path)
+    command = ["/bin/sh", "-c", "cat > told; env > part; mv part env"]
+    telling = Notices(lambda **_: None)
+    telling.tell(Notice({"event": "failed"}, command=command))
+    eventually((tmp_path / "env").exists, "the command was not told")
+    telling.close(DEADLINE_SECONDS)
+    variables = (tmp_path / "env").read_text().splitlines()
+    assert "COLOUR=blue" in variables
+    assert not [variable for variable in variables if "CONNMGR" in variable or "hunter2" in variable]
+    assert json.loads((tmp_path / "told").read_text()) == {"event": "failed"}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_webhook_is_not_followed_elsewhere(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The owner has named one server; another would get what it may not, or the daemon's network be asked for it."""
+    with closing(Receiver()) as elsewhere, closing(Receiver(status, elsewhere.url)) as asked:
+        done = threading.Event()
+        telling = Notices(lambda **_: done.set())
+        telling.tell(Notice({"event": "failed"}, url=asked.url, secret=SECRET))
+        telling.tell(Notice({"event": "done"}, run={}))
+        assert done.wait(DEADLINE_SECONDS)
+        telling.close(DEADLINE_SECONDS)
+        assert (len(asked.told), elsewhere.told) == (1, [])
+    assert f"The webhook at 127.0.0.1 answered with status {status}." in caplog.messages
 
 
 def test_the_command_line_has_them(kept: Daemon, client: Client) -> None:

@@ -124,7 +124,7 @@ def test_files_jobs_and_broadcasts(clean_daemon: Daemon, web: str, user: Inhabit
         "/job/start", connection=web, command="id -un", key="k"
     )
     assert plain["job"] != job, "one start has found the other's job"
-    again = client.post("/job/start", connection=web, command="id -un", key="k", elevate=ROOT)
+    again = client.post("/job/start", connection=web, command="id -un; cat", stdin="x", key="k", elevate=ROOT)
     assert again["job"] == job
     found = client.jobs.get(job)
     assert found.wait().exit_code == 0

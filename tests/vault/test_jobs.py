@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.errors import JobLimit, UnknownConnection, UnknownJob
+from connmgr.errors import JobLimit, KeyReused, UnknownConnection, UnknownJob
 from connmgr.vault import Vault
 from connmgr.vault.jobs import JobFilter, StoredJob
 from connmgr.vault.names import LOCAL
@@ -31,7 +31,16 @@ def test_a_job_is_read_as_it_was_stored(vault: Vault) -> None:
 
 def test_a_key_finds_the_job_of_the_same_connection(vault: Vault, add: Add) -> None:
     first = vault.jobs.add(new(key="deploy"))
-    assert vault.jobs.add(new(key="deploy", command="false")) == first
+    assert vault.jobs.add(new(key="deploy")) == first
+    # An older version has not stored what it was asked for.
+    asked = [vault.jobs.digest({"env": {"A": value}}) for value in "12"]
+    assert vault.jobs.add(new(key="deploy", asked=asked[0])) == first
+    with pytest.raises(KeyReused, match=f"The job {first.id} was started with this key"):
+        vault.jobs.add(new(key="deploy", command="false"))
+    second = vault.jobs.add(new(key="release", asked=asked[0]))
+    assert vault.jobs.add(new(key="release", asked=asked[0])) == second
+    with pytest.raises(KeyReused):
+        vault.jobs.add(new(key="release", asked=asked[1]))
     elsewhere = vault.jobs.add(new(add("other"), key="deploy"))
     assert elsewhere.id != first.id
 

@@ -238,6 +238,8 @@ def start(
 
         fields["elevate"] = Elevate(user=sudo)
     answer = client.runs.start(connections=ids, **request, **{n: v for n, v in fields.items() if v is not None})
+    if answer.warning is not None:
+        click.echo(visible(answer.warning), err=True)
     if answer.run is None:
         _show_plan(answer, as_json=as_json)
         return
@@ -794,7 +796,10 @@ def _last_run(schedule: ScheduleInfo) -> str:
 def show_schedule(name: str, *, as_json: bool) -> None:
     """Show a schedule: what it runs, where, when, and who is told."""
     schedules = connect().schedules.query()
-    schedule = next((schedule for schedule in schedules if name in (schedule.name, schedule.schedule)), None)
+    named = [schedule for schedule in schedules if name in (schedule.name, schedule.schedule)]
+    # As the daemon finds it: by the uuid, or else among several of one name the owner's.
+    named.sort(key=lambda schedule: (schedule.schedule != name, schedule.token is not None))
+    schedule = next(iter(named), None)
     if schedule is None:
         near = did_you_mean(name, {other.name: other.name for other in schedules})
         raise Failure(f"No schedule is called {name!r}.{near} `connmgr schedule ls` lists them.", NOT_FOUND)

@@ -456,8 +456,7 @@ async function add() {
       const often = /^(\d+(?:\.\d+)?)\s*([smhd])$/.exec(when.trim());
       const { schedule } = await call("/schedule/add", {
         name,
-        timezone,
-        ...(often ? { every: Number(often[1]) * SECONDS[often[2]] } : { cron: when.trim() }),
+        ...(often ? { every: Number(often[1]) * SECONDS[often[2]] } : { cron: when.trim(), timezone }),
         ...others,
         ...(until && { until: new Date(until).toISOString() }),
         ...((tell || webhook) && { notify: { command: tell, webhook } }),
