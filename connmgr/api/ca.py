@@ -48,6 +48,17 @@ CERTIFICATE = (
     "a2Wa2W6CTHJ9aLpsP1d2j/MYWQResbb+tgMmegLnZykNj0sc6xG4W+kMfMG+eDiLCw=="
 )
 CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
+INFO = {
+    "name": "team",
+    "type": "ca",
+    "authorities": [KEY],
+    "rotating": False,
+    "limits": [
+        {"category": None, "principals": None, "seconds": 300, "renew": None},
+        {"category": CATEGORY, "principals": ["deploy"], "seconds": 60, "renew": True},
+    ],
+    "revoked": 0,
+}
 LIST = "U1NIS1JMCgAAAAABAAAAAAAAAAAAAAAAaXyXnAAAAAAAAAAAAAAAAAAAAAA="
 
 
@@ -99,21 +110,7 @@ def _require_key(line: str, field: str) -> None:
     reads=True,
     raises=[errors.UnknownSigner, errors.IntegrityError],
     example={},
-    answer={
-        "signers": [
-            {
-                "name": "team",
-                "type": "ca",
-                "authorities": [KEY],
-                "rotating": False,
-                "limits": [
-                    {"category": None, "principals": None, "seconds": 300, "renew": None},
-                    {"category": CATEGORY, "principals": ["deploy"], "seconds": 60, "renew": True},
-                ],
-                "revoked": 0,
-            }
-        ]
-    },
+    answer={"signers": [INFO]},
 )
 def query(request: CaQueryRequest) -> CaQueryResponse:
     """List signers, without their secrets."""
@@ -174,17 +171,7 @@ def _revoked(signer: Signer) -> str:
     about=("name", "category"),
     raises=[errors.UnknownSigner, errors.UnknownCategory, errors.IntegrityError],
     example={"name": "team", "category": CATEGORY, "principals": ["deploy"], "seconds": 60},
-    answer={
-        "name": "team",
-        "type": "ca",
-        "authorities": [KEY],
-        "rotating": False,
-        "limits": [
-            {"category": None, "principals": None, "seconds": 300, "renew": None},
-            {"category": CATEGORY, "principals": ["deploy"], "seconds": 60, "renew": True},
-        ],
-        "revoked": 0,
-    },
+    answer=INFO,
 )
 def limit(request: CaLimitRequest) -> CaInfo:
     """Say what the certificates of a signer may be, for all connections or for a category and all below it.

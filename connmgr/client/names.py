@@ -47,7 +47,7 @@ MIN_SHORT_CHARACTERS = 8
 
 _PATTERN = r"[*?\[]|\{[^}]*,"
 _WILDCARDS = r"[*?{}\[\]!]+"
-_SHORT = r"[0-9A-Fa-f]{8}[0-9A-Fa-f-]*"
+_SHORT = rf"[0-9A-Fa-f]{{{MIN_SHORT_CHARACTERS}}}[0-9A-Fa-f-]*"
 _LITERALLY = {ord(character): f"[{character}]" for character in "*?[]{},"}
 _HEXADECIMAL = frozenset("0123456789ABCDEFabcdef")
 _HYPHENS = [8, 13, 18, 23]

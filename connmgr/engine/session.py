@@ -486,7 +486,7 @@ def _no_way_for_input(why: OperationError | EOFError) -> ChannelRefused:
     )
 
 
-class _Waiter:
+class _LockWaiter:
     """A thread that waits; it is ``woken`` when the lock is ``granted`` to it, or its work is cancelled."""
 
     __slots__ = ("granted", "woken")
@@ -501,7 +501,7 @@ class FairLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queue: deque[_Waiter] = deque()
+        self._queue: deque[_LockWaiter] = deque()
         self._taken = False
 
     @contextmanager
@@ -523,7 +523,7 @@ class FairLock:
             if not self._taken:
                 self._taken = True
                 return
-            waiter = _Waiter()
+            waiter = _LockWaiter()
             self._queue.append(waiter)
         with cancellation.waking(waiter.woken.set):
             waiter.woken.wait(timeout)

@@ -323,7 +323,7 @@ async def with_approval(call: Call, work: Callable[[], Awaitable[Answer]]) -> An
 
     :raises ClientError: ``approval_required`` if nobody decided in time, or nobody can be asked.
     """
-    waiter = _Waiter(call)
+    waiter = _AskingCall(call)
     await waiter.resume()
     try:
         return await repeated_task(work, waiter.remedy)
@@ -339,7 +339,7 @@ class _AskedWithAnswerError(Exception):
         self.result = result
 
 
-class _Waiter:
+class _AskingCall:
     """One call that may need several approvals, one after another."""
 
     def __init__(self, call: Call) -> None:

@@ -288,7 +288,7 @@ def _refused(status: int, code: str, message: str, headers: Mapping[str, str] | 
     return JSONResponse({"error": code, "error_description": message}, status, headers)
 
 
-class _Server(uvicorn.Server):
+class _HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, with a queue of :data:`BACKLOG` in the kernel."""
         await super().startup(sockets)
@@ -355,7 +355,7 @@ async def serve(
     anyio.to_thread.current_default_thread_limiter().total_tokens = MAX_THREADS
     async with anyio.create_task_group() as tasks:
         agents = Agents(client, build, tasks)
-        server = _Server(
+        server = _HttpServer(
             uvicorn.Config(
                 App(agents, listening.getsockname()[1], only),
                 lifespan="off",
@@ -374,7 +374,7 @@ async def serve(
         tasks.cancel_scope.cancel()
 
 
-async def _until_signal(server: _Server, agents: Agents, *, task_status: TaskStatus[None]) -> None:
+async def _until_signal(server: _HttpServer, agents: Agents, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         async for _ in signals:

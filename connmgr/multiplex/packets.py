@@ -26,7 +26,6 @@ LOCAL, REMOTE, DYNAMIC = 1, 2, 3
 UNIX_PORT = 0xFFFFFFFE
 """In place of a port: the host is the path of a Unix socket."""
 
-NO_ESCAPE = 0xFFFFFFFF
 MAX_PACKET_BYTES = 256 * 1024
 """As in OpenSSH, which takes no larger packets (CHANNEL_MUX_MAX_PACKET)."""
 
@@ -60,7 +59,7 @@ class NewSession(MultiplexRequest):
     wants_agent: bool
     is_subsystem: bool
     escape: int
-    """The code of the escape character, or :data:`NO_ESCAPE`."""
+    """The code of the escape character; larger than a byte where there is none (``ssh -e none``)."""
 
     term: bytes
     command: bytes

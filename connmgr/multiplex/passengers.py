@@ -222,7 +222,7 @@ class Passenger:
         for forward in self._client.forwards:
             self._host.keep(self._client.at, forward, lasts=True)
         endpoint = self._take_over(lambda *_: None)
-        endpoint.receiver = _Nobody()
+        endpoint.receiver = _NullReceiver()
         endpoint.finish(0)
 
     def _carry_out(self) -> None:
@@ -312,7 +312,7 @@ class Passenger:
         endpoint = self._take_over(lambda *_: None)
         if self.on_terminal:
             self._client.answer(packets.TTY_ALLOC_FAIL, self.id)
-        endpoint.receiver = _Nobody()
+        endpoint.receiver = _NullReceiver()
         endpoint.stop(why)
 
     def _take_over(self, resized: Callable[[int, int], object]) -> PassengerEndpoint:
@@ -435,7 +435,7 @@ class PassengerEndpoint(PassedEndpoint, AnsweringEndpoint):
             self._client.answer(packets.EXIT_MESSAGE, self._passenger.id, status)
 
 
-class _Nobody:
+class _NullReceiver:
     """Receives from a client for which nothing runs."""
 
     def arrived(self, data: bytes | memoryview, kind: int = DATA) -> None: ...

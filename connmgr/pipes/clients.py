@@ -651,7 +651,7 @@ class ClientEndpoint(AnsweringEndpoint):
         self.receiver.over(ConnectionResetError("The client has left."))
 
 
-class _Nobody:
+class _NullHandler:
     """Handles the frames of a client whose stream has ended."""
 
     def receive(self, data: bytes) -> None: ...
@@ -664,4 +664,4 @@ class _Nobody:
 def refuse(loop: Loop, opening: Opening, why: ConnmgrError) -> None:
     """Send a client the error that prevents its stream, and close. Safe in any thread."""
     code = POLICY_VIOLATION if why.status < InternalError.status else INTERNAL_ERROR
-    loop.call(lambda: Client(loop, opening, _Nobody()).fail(why, code))
+    loop.call(lambda: Client(loop, opening, _NullHandler()).fail(why, code))

@@ -143,7 +143,7 @@ def compile_exact_pattern(pattern: str) -> list[Alternative]:
     """
     if len(pattern) > MAX_CHARACTERS:
         raise InvalidRequest(f"The filter is too long: at most {MAX_CHARACTERS} characters.")
-    expanded = map(_merged, _limited(_Parser(pattern).text()))
+    expanded = map(_merged, _limited(_FilterParser(pattern).text()))
     return list(
         dict.fromkeys(_limited(shorter for alternative in expanded for shorter in _without_segments(alternative)))
     )
@@ -178,7 +178,7 @@ def _limited(alternatives: Iterable[Shape]) -> list[Shape]:
     return few
 
 
-class _Parser:
+class _FilterParser:
     """Reads a pattern from left to right."""
 
     def __init__(self, pattern: str) -> None:

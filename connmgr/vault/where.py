@@ -118,7 +118,7 @@ def parse(text: str) -> Condition | None:
     """
     if len(text) > MAX_CHARACTERS:
         raise InvalidRequest(f"The condition is too long: at most {MAX_CHARACTERS} characters.")
-    return _Parser(text).whole() if text.strip() else None
+    return _ConditionParser(text).whole() if text.strip() else None
 
 
 def holds(condition: Condition, labels: Mapping[str, Value], known_facts: Mapping[str, Value]) -> bool:
@@ -250,7 +250,7 @@ def _weight(character: str) -> int:
     return ord(character) if character.isalpha() else ord(character) + 0x110000
 
 
-class _Parser:
+class _ConditionParser:
     """Reads a condition from left to right."""
 
     def __init__(self, text: str) -> None:

@@ -31,7 +31,7 @@ MAX_PACES = 1000
 
 
 @dataclass
-class _Server:
+class _ServerPlaces:
     """The places of one server: how many are free, and how many threads have or await one."""
 
     places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
@@ -43,7 +43,7 @@ class LoginPlaces:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._servers: dict[Hashable, _Server] = {}
+        self._servers: dict[Hashable, _ServerPlaces] = {}
         self._paces: dict[Hashable, float] = {}
 
     @contextmanager
@@ -53,7 +53,7 @@ class LoginPlaces:
         :raises ConnectTimeout: there was none before ``deadline``; nothing was sent.
         """
         with self._lock:
-            entry = self._servers.setdefault(server, _Server())
+            entry = self._servers.setdefault(server, _ServerPlaces())
             entry.users += 1
         try:
             if not entry.places.acquire(timeout=deadline.left()):

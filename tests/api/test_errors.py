@@ -68,7 +68,7 @@ DEEP = b'{"filter":' + b"[" * 40 + b"]" * 40 + b"}"
         (b'{"filter":"*","a":[0,{"b":{"c":0}},{"b":{"c":1,"c":2}}]}', "a.2.b.c: This name occurs more than once"),
         (b'{"filter":"*","\\"{[":{"a":"NaN","b":NaN}}', '"{[.b: NaN is not a JSON number'),
         (b'{"filter":"*","a":[1,[2],{"b":-1e999}]}', "a.2.b: The number is too large"),
-        (b'{"filter":"*","a":{"b":' + b"9" * 401 + b"}}", "a.b: A number may have 400 digits"),
+        (b'{"filter":"*","a":{"b":' + b"9" * 401 + b"}}", "a.b: A number may have at most 400 digits"),
         (b'{"filter":"*","a":{"b":' + b"[" * 31 + b"]" * 31 + b"}}", "a.b" + 30 * ".0" + ": This is nested deeper"),
         (b'{"filter":"*","a":[' + b'{"b":' * 40_000, "a.0" + 30 * ".b" + ": This is nested deeper"),
         (b'{"filter":NaN}', "NaN"),
