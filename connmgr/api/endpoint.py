@@ -247,6 +247,7 @@ class Endpoint:
         :raises ConnmgrError: the caller's token is invalid, exceeds a quota, or lacks a scope.
         :raises StepUpRequired: it is a page that needs one.
         """
+        # Before any refusal: the audit log names the sender of a refused request, too.
         context.caller = caller
         if caller.over is not None:
             # A ticket may outlast the session of the page that asked for it.

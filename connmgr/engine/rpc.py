@@ -128,6 +128,7 @@ class Exchange:
         elif self._over or (self._answered and self.comes_to_its_end()):
             self._helpers.leave(self._helper)
         else:
+            # It may still print, or wait for data: the next call would be taken for these.
             self._helpers.end(self._helper)
 
     def answer(self, timeout: float = STALL_SECONDS) -> bytes:
@@ -143,6 +144,8 @@ class Exchange:
             self._decide(self._judge, line.removeprefix(b"ask "))
         self._answered = True
         verdict, _, facts = line.rstrip(b"\r").partition(b" ")
+        # With a judge, an `ok` without a question before it is not believed: the path that the program has opened was
+        # never judged.
         if verdict == b"ok" and not self._asks:
             return facts
         code, _, detail = facts.decode(errors="replace").partition(" ")
@@ -156,6 +159,7 @@ class Exchange:
         try:
             judge(question)
         except Exception:
+            # The program has touched nothing yet, and waits for this word; after `no` its helper can be used again.
             self._sent(b"no\n")
             self._answered = True
             raise
@@ -277,6 +281,7 @@ class Exchange:
         if newline and status.isdigit() and not rest:
             self._over, self._status = True, status
         elif at < 0:
+            # The piece may end within the mark: what could be its beginning waits for the next piece.
             size = next((n for n in range(len(end) - 1, 0, -1) if piece.endswith(end[:n])), 0)
             at = len(piece) - size
         if not self._over:
@@ -396,6 +401,7 @@ class Helper:
         """
         mark = new_nonce()
         unknown = "".join(part for part in program.parts if part not in self.programs).encode()
+        # Noted before they are sent: if that fails, nobody uses this helper again.
         self.programs.update(program.parts)
         changed = {name: value for name, value in (variables or {}).items() if self.variables.get(name) != value}
         self.variables.update(changed)

@@ -207,6 +207,7 @@ class RunningCommand:
                 reason = yield from self._until(self._deadline, cancellation, LOOK_SECONDS)
         finally:
             killer.end()
+        # A command that the killer has ended looks to its reader like one that has ended by itself.
         return "cancelled" if killer.began and not reason else reason
 
     def _until(
@@ -280,6 +281,7 @@ class RunningCommand:
                 return
             # The shell may have begun the command only after the last kill.
             interval = min(2 * interval, KILL_AGAIN_SECONDS)
+        # Either some process cannot be killed, or the shell does not go on: it is given up with all that it runs.
         self._session.kill_shell(self.cookie)
         raise EOFError
 

@@ -107,6 +107,7 @@ class Session:
 
     def notice_end(self) -> None:
         """Detect the end of an idle shell or its link, without asking the remote host."""
+        # Where a command runs, its reader notices the end; two readers of one channel would take each other's output.
         with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
             if self.alive and self._has_ended():
                 self._lost = True
@@ -232,6 +233,8 @@ class Session:
                 try:
                     yield running
                 finally:
+                    # The block may be left early, by an error or a reader that wants no more. A command that has ended
+                    # is not killed, and a shell that is lost took its command along.
                     if self.alive:
                         running.kill()
             finally:

@@ -112,6 +112,8 @@ class MultiplexClient:
         if self.passenger is not None:
             self.passenger.leave()
         for forward in self.forwards:
+            # `ssh -O forward` leaves at once, and its forward stays until `-O cancel`, as with OpenSSH's master. A
+            # forward of `ssh -L`, which has a session, ends with that.
             if self.passenger is None:
                 self._host.keep(self.at, forward, lasts=True)
             elif not self._host.is_kept(self.at, forward):
@@ -166,6 +168,7 @@ class MultiplexClient:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 passed = array.array("i")
                 passed.frombytes(content[: len(content) - len(content) % _DESCRIPTOR_BYTES])
+                # Kept before anything is refused, because whatever was passed is open in this process: close() ends it.
                 self._descriptors += passed
         if not data:
             self.close()
@@ -226,6 +229,7 @@ class MultiplexClient:
         count = request.descriptors
         if len(self._received) < count:
             return False
+        # OpenSSH passes each descriptor with a NUL of its own (monitor_fdpass.c), so these bytes are no packet.
         if len(self._descriptors) != count or any(self._received[:count]):
             raise Malformed(f"The client sends {count} bytes, but not a descriptor with each.")
         del self._received[:count]
@@ -259,6 +263,7 @@ class MultiplexClient:
 
     def _forwarded(self, request: OpenForward, forward: Mapping[str, Any], answered: Mapping[str, Any]) -> None:
         if self.closed:
+            # It has left while the forward was opened, and close() did not find it among its forwards.
             if not self._host.is_kept(self.at, forward):
                 self._loop.work(partial(self._cancel, forward))
             return

@@ -377,14 +377,17 @@ class ControlSockets:
 
     def _admit(self, connected: socket.socket, at: ControlSocket) -> None:
         try:
+            # The directory is closed to others, but root, or a mount into a container, may bring them here.
             trusted = is_trusted(peer_uid(connected))
         except OSError:
+            # Nothing is known of a client that has left already.
             trusted = False
         if not trusted or at.sender.ended:
             connected.close()
             return
         idle = [client for client in self._clients if client.is_idle]
         if len(idle) >= MAX_IDLE:
+            # Of whoever has most: clients of one token that connect and say nothing must not close those of others.
             counts = Counter(client.at.sender.holder for client in idle)
             most = max(counts.values())
             next(client for client in idle if counts[client.at.sender.holder] == most).close()
@@ -428,8 +431,10 @@ def _name(beside: Path, path: Path) -> None:
     :raises OSError: another daemon listens there.
     """
     try:
+        # link(2) fails where the name is taken; rename(2) would take it from another daemon that listens there.
         path.hardlink_to(beside)
     except FileExistsError:
+        # Only a socket without a listener refuses: its daemon has died, and left the name.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
             try:

@@ -186,6 +186,7 @@ class Authorisation:
         visibility = self.visibility.with_planned(planned) if planned else self.visibility
         if caller.grant is not None:
             permitted = self._by_grant(caller.grant, visibility, action, request)
+        # Last: a plugin can refuse what the rights of the token permit, and never permit more.
         if self._has_plugins:
             self._hook(caller=caller, action=action.name, subjects=self.subjects(request, visibility))
         return permitted
@@ -215,6 +216,7 @@ class Authorisation:
         self, grant: Grant, visibility: Visibility, action: Action[Any], request: Message | None
     ) -> list[ConnectionFacts]:
         """Return the connections of a request that only a rule may refuse; raise as :meth:`check`."""
+        # First, so that a token without the scope learns nothing about what the request names.
         grant.require_scope(action.name)
         if isinstance(request, RunRequest):
             grant.require_one(_scopes_to_run(request, grant))

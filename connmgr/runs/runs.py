@@ -351,6 +351,7 @@ class Runs:
 
     def close(self, timeout: float) -> None:
         """Begin nothing more, wait for what runs, at most about ``timeout`` seconds, and let others go on."""
+        # At first without waiting: from here on no turn starts a driver, so the list below has all of them.
         self._poller.close()
         with self._lock:
             drivers = list(self._drivers.values())
@@ -360,6 +361,7 @@ class Runs:
         for driver in drivers:
             driver.thread.join(max(0.1, deadline - time.monotonic()) + 1.0)
         self._poller.close(timeout)
+        # Last: what a driver stores is stored only while its batches belong to this boot.
         if self._membership.boot:
             try:
                 self._vault.runs.leave(self._membership.boot)
@@ -395,6 +397,7 @@ class Runs:
             for id in self.full - before:
                 logger.warning("What the run %s prints from now on is not kept: the kept outputs are too large.", id)
         shared = self._vault.database.is_shared
+        # In this order, as _forget_ended() says: a run that is submitted in between must not count as ended.
         submitted = self._submitted()
         under_way = self._vault.runs.tend()
         if not self.active and not under_way:
@@ -424,6 +427,7 @@ class Runs:
         first_seen = self._first_seen = {id: self._first_seen.get(id, time.monotonic()) for id in under_way}
         for id, is_near in self._vault.runs.runs_to_do(self._membership.boot, self.name):
             since = first_seen.setdefault(id, time.monotonic())
+            # The daemon at which its targets are at home has their links open, and gets the time to begin them itself.
             if not is_near and time.monotonic() < since + HELP_SECONDS:
                 continue
             self._membership.join()
@@ -434,6 +438,7 @@ class Runs:
                 access = self._access.get(id)
             with self._lock:
                 holders = [driver.holder for driver in self._drivers.values()]
+                # Under the lock with which close() lists the drivers: it would not wait for one that comes later.
                 if refused(MAX_DRIVERS, holder, holders) is not None or self._poller.closing.is_set():
                     continue
                 driver = RunDriver(self, id, holder, self._membership, access, since + HELP_SECONDS)
@@ -495,6 +500,7 @@ class Runs:
             self._changes += 1
             news = self._news[id] = News(self._changes, self._news_of(id).waiting)
             waiting, news.waiting = news.waiting, []
+        # Without the lock, which a callback that subscribes again takes.
         for callback in waiting:
             callback()
 
@@ -556,6 +562,7 @@ class RunDriver:
             for target in self._begun.values()
         ]
         try:
+            # In this order: while it is stopping, no other daemon begins the targets that are stored as unknown here.
             self._vault.runs.stop(self.id, reason, kill=True, ends=FAILED)
             self._vault.runs.step(self.id, self._boot, self._runs.name, lost, 0, batch=1)
         except ConnmgrError as further:

@@ -123,6 +123,7 @@ class Loans:
 
     def close(self) -> None:
         """End all loans and the thread."""
+        # Before the event that _end() sets: the thread looks at this after its next sweep.
         self._closing = True
         with self._lock:
             loans = list(self._loans.values())
@@ -203,6 +204,7 @@ class Lent(Access):
 
     @property
     def principal(self) -> Principal | None:
+        # Here and in open(): a link may be opened just while the lender locks the vault, and must find it locked.
         return None if self.loan.over else self.loan.principal
 
     def open(self, key_id: bytes, sealed: bytes) -> bytes | None:

@@ -67,6 +67,8 @@ def load_from(store: KeyStore, *, create: bool, verifier: bytes | None = None) -
 
 
 def _recognised(store: KeyStore, current: VaultKey | None, following: VaultKey | None, verifier: bytes) -> VaultKey:
+    # A rotation writes the next key, commits what is sealed by it together with its verifier, and then promotes it. So
+    # after a crash the verifier says on which side of the commit that was, and which of the two keys opens the vault.
     if current is not None and current.matches(verifier):
         store.discard_next()
         return current
@@ -281,7 +283,9 @@ class KeyFile:
                 reason = "it is a symbolic link, which is refused" if link else error.strerror
                 raise StartupError(f"Cannot read the key file {self._name(name)}: {reason}.") from error
             try:
+                # By the descriptor: the name may lead to another file by now.
                 self._check(name, os.fstat(descriptor))
+                # One byte more than a key file has, so that a longer file is refused instead of cut to a key.
                 return os.read(descriptor, self.most_bytes + 1)
             finally:
                 os.close(descriptor)
@@ -335,6 +339,7 @@ def _systemd_creds(action: str, content: bytes) -> bytes:
         done = subprocess.run(argv, input=content, capture_output=True, timeout=CREDS_SECONDS, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = "it does not answer" if isinstance(error, subprocess.TimeoutExpired) else error.strerror
+        # Without its cause: TimeoutExpired has the output until then, which may be the key.
         raise StartupError(f"The setting key_store is systemd-creds, which cannot be used: {reason}.") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()

@@ -269,11 +269,13 @@ class Loop:
             thread.join(timeout)
         if self._workers is not None:
             self._workers.close()
+        # A thread of its own frees them at its end, which may come after the timeout: until then it polls them.
         if thread is None or self._foreground:
             self._free()
 
     def _start(self) -> None:
         with self._lock:
+            # Two threads may make the first call at once.
             if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
@@ -298,6 +300,7 @@ class Loop:
     def _round(self) -> None:
         """Wait for an event, a call or a time, and make all calls that are due."""
         self._polling = True
+        # After _polling is set, never before: see call().
         timeout = 0 if self._calls or self._closing else self._until_due()
         events = self._selector.select(timeout)
         self._polling = False

@@ -134,6 +134,7 @@ class Splice:
         self.outcome = outcome
         self.survivor = direction.back.source
         direction.source.close()
+        # Its data has no target any more, and is dropped; but it must be read, or the survivor's end is never seen.
         direction.back.release()
         self.survivor.finish(outcome)
         self.look()

@@ -209,6 +209,7 @@ class Principals:
             if (why := refusal()) is not None:
                 error.message += f" {why}"
                 raise
+            # Checked for all once more: some may be sealed to the lender, and others to nobody who is unlocked.
             for each in opened:
                 _entitled_principal(each, by_name, lent)
             return lent

@@ -472,6 +472,7 @@ class StoredRuns:
         if sealed is None:
             raise UnknownRun(id)
         selected: list[Any] = json.loads(zlib.decompress(self._box.open(sealed)))
+        # The seal proves that the vault wrote it, and the id that it wrote it for this row: rows could be exchanged.
         if selected[0] != id:
             raise _changed(id)
         return selected
@@ -613,6 +614,7 @@ class StoredRuns:
     def remove_expired(self) -> int:
         """Remove the runs whose time is over, and the oldest ended ones beyond what is kept; return how many."""
 
+        # Asked outside of a write first: mostly nothing is over, and then no other writer has waited for this.
         def expired(tx: sa.Connection) -> list[str]:
             over = sa.select(runs.c.id).where(runs.c.expires <= self._now(tx))
             return list(dict.fromkeys([*tx.scalars(over), *_excess(self._sizes(tx))]))

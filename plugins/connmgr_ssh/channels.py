@@ -352,6 +352,7 @@ class SshChannel:
             raise TimeoutError("The remote host did not answer.")
         if not self._answers:
             raise EOFError
+        # Answers have no numbers and come in the order of the requests (RFC 4254, section 4), as they are taken here.
         return self._answers.popleft()
 
     def request(self, kind: bytes, payload: bytes, deadline: Deadline) -> bool:
@@ -373,6 +374,7 @@ class SshChannel:
         try:
             self.link.post_all(self._packets(data[:size]), deadline, self)
         except TimeoutError:
+            # Nothing was sent, or the link is given up: the window would else shrink by what the peer never counts.
             with self._lock:
                 self._room_out += size
             raise

@@ -81,6 +81,8 @@ class HostKeyVerifier:
             self._compare(key, self._pin)
             return
         reason = self._why_not_certified(certificate) if certificate else None
+        # As with ssh, a certificate by a trusted authority needs no known key, so hosts may change theirs; and a host
+        # whose certificate is not accepted, perhaps because it has expired, is still known by its key.
         if (certificate and not reason) or key in _keys(self._known_keys):
             return
         if self._known_keys:

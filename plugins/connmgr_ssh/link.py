@@ -563,6 +563,8 @@ class SshLink(SendingTransport):
                 f"{self._subject} did not sign the key exchange by the agreed algorithm {agreed}."
             )
         super()._verify_key(host_key, sig)  # type: ignore[misc]
+        # The login has judged the key of the first exchange. A later exchange proves a key anew, and nobody would look
+        # whether that one is known.
         if self._proven_key is not None and self._proven_key != host_key:
             raise SSHException("The host changed its key in the middle of the connection")
         self._proven_key = host_key
@@ -600,6 +602,7 @@ class SshLink(SendingTransport):
         number, reason, text = m.get_int(), m.get_int(), m.get_binary().decode(errors="replace")
         channel = self._channels.get(number)
         if isinstance(channel, SshChannel):
+            # A channel that was closed before the answer came is refused too: nothing is left there to be closed.
             self.abandoned.discard(channel)
             self.forget(channel)
             channel.refuse(reason, text)

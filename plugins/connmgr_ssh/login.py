@@ -179,6 +179,7 @@ def _from_file(
     label = shown(path)
     subject = f"The private key {label}"
     public = _public_part(path)
+    # The agent first: the file may be encrypted, or only name a security key, where the agent has the key open.
     by_agent = next((identity for identity in agent_keys if identity.public == public), None)
     if by_agent:
         return by_agent
@@ -311,6 +312,7 @@ class UserAuthentication:
         return self._request("publickey", fields + packed(identity.sign(signed, algorithm, self.deadline)))
 
     def _send_password(self, secret: bytes) -> tuple[int, Message]:
+        # Before it is sent: where the link breaks meanwhile, the host may have it.
         self.password_sent = True
         code, answer = self._request("password", b"\0" + secret)
         if code == _NEW_PASSWORD:
@@ -330,6 +332,8 @@ class UserAuthentication:
             questions = _questions(message)
             answers = b""
             if questions:
+                # Given once: a host that asks again has refused it or means another one, and a second wrong answer may
+                # lock the account.
                 if sent or not asks_for_password(questions):
                     self.notes.append(f"only a person can answer the host's question {questions[0][0]!r}")
                     # Another request ends this one (RFC 4256, section 3.1) without a wrong answer.
@@ -414,6 +418,8 @@ class UserAuthentication:
         }
 
     def _succeed(self, message: Message) -> None:
+        # In the reading thread, before the next message: the host may send at once what only a link that is logged in
+        # takes (RFC 4252, section 5.1).
         self.link.authenticated = True
         self._pass_on(_SUCCESS, message)
 
