@@ -142,18 +142,20 @@ class ShellWork:
         self._vault.connections.touch(*ids)
         # The first commands run while the shells of the other connections are looked up.
         for batch in filter(None, (ids[:FED_FIRST], ids[FED_FIRST:])):
-            ready = [] if self._order.fresh else self._ready(batch)
-            running = set(ready)
-            self._broadcast.feed(ready, [id for id in batch if id not in running])
+            ready = set[str]() if self._order.fresh else self._ready(batch)
+            self._broadcast.feed([id for id in batch if id in ready], [id for id in batch if id not in ready])
 
-    def _ready(self, ids: Collection[str]) -> list[str]:
+    def _ready(self, ids: Collection[str]) -> set[str]:
         """Return the connections whose shells run, and can be used at once."""
+        access, session = self._access, self._order.session
+        known = self._shells.lately_admitted(ids, access, session)
         try:
-            rows = [row for row in self._vault.connections.each(ids).values() if isinstance(row, Connection)]
-            return [row.id for row in self._shells.admitted(rows, self._access, self._order.session)]
+            rows = self._vault.connections.each([id for id in ids if id not in known]).values()
+            sound = [row for row in rows if isinstance(row, Connection)]
+            return known | {row.id for row in self._shells.admitted(sound, access, session)}
         except errors.VaultUnavailable:
             # The targets have begun in the vault, so each must have an outcome: the thread of each finds out.
-            return []
+            return known
 
     def take(self, seconds: float, least: int = 1) -> list[TargetEnd]:
         ended = self._broadcast.take(seconds, least)

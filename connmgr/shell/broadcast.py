@@ -227,8 +227,9 @@ class Broadcast:
             try:
                 while not self._cancellation.cancelled:
                     if self._ready or self._others or self._started:
-                        self._begin_next()
-                        self._read_all()
+                        with self._shells.switching.among(len(self._ready) + len(self._started)):
+                            self._begin_next()
+                            self._read_all()
                     elif self._is_open:
                         self._fed.wait()
                         self._fed.clear()

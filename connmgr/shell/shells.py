@@ -33,7 +33,7 @@ from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.shares import refused
+from connmgr.shares import Switching, refused
 from connmgr.shell.opening import PROBE_SECONDS, Shell, ShellOpener
 from connmgr.vault import Connection, Vault
 from connmgr.vault.names import base_of
@@ -229,6 +229,9 @@ class ShellTable:
         self._start_timeout = start_timeout
         self._entries = ShellEntries(timeout=start_timeout)
         self._describing = threading.Lock()
+        self.switching = Switching()
+        """For those who read from many shells at once."""
+
         self._idle_closer = IdleCloser(self._entries, self._empty, idle_timeout)
 
     def start(
@@ -297,9 +300,21 @@ class ShellTable:
         running = (
             (shell.admission, connection)
             for connection in connections
-            if (shell := self._entries.peek(ShellRef(connection.id, session))) and shell.lease.link.first.answers(0.0)
+            if (shell := self._answering(connection.id, session)) is not None
         )
         return admitted_connections(running, access)
+
+    def lately_admitted(self, connections: Iterable[str], access: Access, session: str | None = None) -> set[str]:
+        """Return those of :meth:`admitted` that are known without reading anything: used a moment ago."""
+        return {
+            connection
+            for connection in connections
+            if (shell := self._answering(connection, session)) is not None and shell.admission.has_admitted(access)
+        }
+
+    def _answering(self, connection: str, session: str | None) -> Shell | None:
+        shell = self._entries.peek(ShellRef(connection, session))
+        return shell if shell is not None and shell.lease.link.first.answers(0.0) else None
 
     def forward_agent(self, connections: Iterable[str], session: str | None = None) -> bool:
         """Whether one of the running shells of ``connections`` can use a forwarded ssh-agent."""

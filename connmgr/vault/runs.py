@@ -1008,7 +1008,7 @@ class StoredRuns:
     def _ready(self, tx: sa.Connection, id: str, mine: Mapping[int, int], room: int, at: datetime) -> list[Any]:
         if not mine:
             return []
-        return list(tx.execute(_READY, {"run_id": id, "mine": list(mine), "at": at, "most": room}))
+        return list(tx.execute(_READY, {"run_id": id, "mine": list(mine), "at": at, "most": room}).all())
 
     def _claim(
         self, tx: sa.Connection, id: str, boot: str, name: str, most: int, helps: bool, free: int

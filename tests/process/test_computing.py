@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from connmgr.api.services import RequestSlots
 from connmgr.pipes.streams import Streams
-from connmgr.shares import Computing, Pace, Rests, give_way, in_pieces, waiting
+from connmgr.shares import CROWD, CROWDED_SECONDS, Computing, Pace, Rests, Switching, give_way, in_pieces, waiting
 from connmgr.suspension import Continuation, Suspended
 from tests.deadlines import DEADLINE_SECONDS
 
@@ -271,3 +272,17 @@ def test_a_token_has_one_screen_drawn_at_a_time_and_the_owner_all(computing: Com
     finally:
         for one in (token, another, *owners):
             one.end()
+
+
+def test_a_crowd_of_threads_waits_longer_for_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = [0.0002]
+    monkeypatch.setattr(sys, "getswitchinterval", lambda: usual[-1])
+    monkeypatch.setattr(sys, "setswitchinterval", usual.append)
+    switching = Switching()
+    with switching.among(CROWD - 1):
+        assert usual == [0.0002]
+    with switching.among(CROWD):
+        with switching.among(10 * CROWD):
+            assert usual[1:] == [CROWDED_SECONDS]
+        assert usual[1:] == [CROWDED_SECONDS]
+    assert usual[1:] == [CROWDED_SECONDS, 0.0002]
