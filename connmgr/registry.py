@@ -100,6 +100,7 @@ class Registry:
         self.problems = list(problems)
         types = {entry.name: entry for entry in self._without_rivals("connection type", registered)}
         self._types = MappingProxyType(dict(sorted(types.items())))
+        self._schemas: dict[str, Schema] = {}
         self._signers = {entry.name.lower(): entry.kind for entry in self._without_rivals("signer", signers)}
         self.sources = SecretSources(entry.kind for entry in self._without_rivals("secret source", sources))
 
@@ -155,6 +156,16 @@ class Registry:
         except KeyError:
             installed = ", ".join(self._types) or "none"
             raise UnknownType(f"Unknown connection type: {name} (installed: {installed})") from None
+
+    def schema(self, name: str) -> Schema:
+        """Return the schema of the data of the connection type called ``name``; raise as :meth:`get`.
+
+        It is one object, for whoever only looks for fields: making one takes longer than many a request.
+        """
+        schema = self._schemas.get(name)
+        if schema is None:
+            schema = self._schemas[name] = self.get(name).schema()
+        return schema
 
     def signer(self, name: str) -> SshSigner:
         """Return the kind of signers called ``name``.

@@ -150,6 +150,10 @@ def _copy(client: Client, source: str, target: str) -> Callable[[], int]:
 
 def _exec(client: Client, name: str, command: str) -> Callable[[], int]:
     from connmgr.cli.plain import Names, StandardInput, has_input, own_or, sent_environment
+
+    client.patience(_load_more)
+    client.shake_hands()
+    # Loaded by now.
     from connmgr.client.names import find
 
     connection, session = find(Names(client), name), own_or(None)
@@ -160,7 +164,14 @@ def _exec(client: Client, name: str, command: str) -> Callable[[], int]:
         request["session"] = session
     if has_input():
         request["stdin"] = StandardInput()
+    client.patience(None)
     return lambda: _run(client, name, request)
+
+
+def _load_more(_: socket.socket) -> None:
+    """Load what the next requests need, while the daemon answers the first one on another processor."""
+    import connmgr.client.names
+    import connmgr.client.output  # noqa: F401
 
 
 def _run(client: Client, name: str, request: dict[str, Any]) -> int:

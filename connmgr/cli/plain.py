@@ -19,14 +19,13 @@ from connmgr import paths
 from connmgr.client import Client, ClientError
 from connmgr.client.address import default_auth_file, default_url, is_address_named
 from connmgr.client.credentials import digest
-from connmgr.client.names import Name
 from connmgr.client.sessions import SessionFile
 from connmgr.paths import find_daemon, url_of
-from connmgr.printable import visible
 from connmgr.processes import current_session
 
 if TYPE_CHECKING:
     from connmgr.client import Stream
+    from connmgr.client.names import Name
     from connmgr.settings import Settings
 
 
@@ -223,6 +222,9 @@ class Names:
 
     def names(self, name: str = "*", *, path: str = "*", category: str = "*", type: str = "*") -> list[Name]:
         """Return the names of the connections that all filters match."""
+        # Imported here, so that the front can load it while the daemon answers.
+        from connmgr.client.names import Name
+
         filters = {"categoryFilter": category, "connectionFilter": path, "typeFilter": type, "nameFilter": name}
         answer = self._client.post("/connection/query", **filters, names=True)
         return [
@@ -268,5 +270,7 @@ def write(stdout: bytes, stderr: bytes) -> None:
 
 def tell_restarted(name: str) -> None:
     """Say that the shell of the connection ``name`` was lost."""
+    from connmgr.printable import visible
+
     sys.stderr.write(f"{visible(name)}: the shell was started anew; its directory and variables are new\n")
     sys.stderr.flush()

@@ -17,7 +17,6 @@ from connmgr.client.address import default_auth_file, default_url
 from connmgr.client.credentials import BadCredential, check_api_key, check_token, digest, from_environment, read_token
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.http import HttpSession
-from connmgr.client.names import LOCAL_MACHINE, Name
 from connmgr.client.repeat import RETRY_TIMEOUT, OnRetry, Remedy
 from connmgr.client.wire import Closeable
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress, Undo
     from connmgr.client.fleet import Facts, Inventories, Runs, Schedules
     from connmgr.client.jobs import Jobs
+    from connmgr.client.names import LOCAL_MACHINE, Name
     from connmgr.client.output import Input, Piece, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
     from connmgr.client.shells import Broadcast, Outcome, RawOutcome, Shells
@@ -98,6 +98,8 @@ _LATER = {
     "Extracted": "client.files",
     "FileEntry": "client.files",
     "ForgottenKey": "contract.connection:ForgottenHostKey",
+    "LOCAL_MACHINE": "client.names",
+    "Name": "client.names",
     "Outcome": "client.shells",
     "Piece": "client.output",
     "Progress": "client.files",
@@ -257,15 +259,19 @@ class Client(Closeable):
         """Make another thread's current request, if any, fail as if its connection broke."""
         self._session.abandon()
 
+    def shake_hands(self) -> None:
+        """Begin a session now instead of before the first request, unless the client has one."""
+        if self._session.token is None:
+            self._session.shake_hands()
+
     def clone(self, timeout: float | None = None) -> Client:
         """Return a client of the same session, with its own connection, for another thread.
 
         It waits ``timeout`` seconds for an answer, by default as long as this one.
         """
         session = self._session
-        if session.token is None:
-            # Here and now: threads that shook hands for themselves would begin as many sessions.
-            session.shake_hands()
+        # Threads that shook hands for themselves would begin as many sessions.
+        self.shake_hands()
         twin = Client(
             self.base_url,
             session.auth_file,

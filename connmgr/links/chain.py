@@ -231,7 +231,7 @@ def opened_data(
     def plain(secret: Any) -> str:
         return registry.sources.plain(secret, deadline, lambda sealed: vault.principals.unseal(sealed, access))
 
-    return map_secrets(registry.get(kind).schema(), data, plain)
+    return map_secrets(registry.schema(kind), data, plain)
 
 
 def _open_link(
@@ -302,7 +302,7 @@ def hops_to(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
     # All hops come from one snapshot, whose digest the target's code covers. Secrets are sent only to the data that was
     # checked here, even if a row changes before its link is opened.
     carriers = vault.connections.carriers_of(
-        references(registry.get(target.type).schema(), target.data), target.dependency_digest
+        references(registry.schema(target.type), target.data), target.dependency_digest
     )
     while True:
         if isinstance(registry.get(hop.type), Tunnel):
@@ -329,7 +329,7 @@ def hops_to(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
 
 def _sealed_secrets(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
     secrets: list[Any] = []
-    map_secrets(registry.get(hop.type).schema(), hop.data, secrets.append)
+    map_secrets(registry.schema(hop.type), hop.data, secrets.append)
     # A reference may have sealed secrets of its own, such as a token for a server.
     return [sealed for secret in secrets for sealed in sealed_secrets(secret)]
 
@@ -419,7 +419,7 @@ def route_hosts(vault: Vault, registry: Registry, connection: Connection) -> lis
     for hop in reversed(list(hops_to(vault, registry, Target.stored(connection)))):
         kind = registry.get(hop.type)
         if isinstance(kind, ConnectionType):
-            hosts += kind.dialled(map_secrets(kind.schema(), hop.data, lambda _: ""))
+            hosts += kind.dialled(map_secrets(registry.schema(hop.type), hop.data, lambda _: ""))
     return hosts
 
 
@@ -444,7 +444,7 @@ def environment_of(vault: Vault, registry: Registry, target: Target, send_env: S
     inside: list[ClientEnvironment] = []
     for hop in hops_to(vault, registry, target):
         kind = registry.get(hop.type)
-        inside.append(kind.client_environment(map_secrets(kind.schema(), hop.data, lambda _: "")))
+        inside.append(kind.client_environment(map_secrets(registry.schema(hop.type), hop.data, lambda _: "")))
         if not isinstance(kind, Wrapper):
             break
     environment = ClientEnvironment(tuple(send_env))
@@ -486,7 +486,7 @@ def _key_owners(
     for hop in hops:
         kind = registry.get(hop.type)
         if isinstance(kind, ConnectionType):
-            yield kind, map_secrets(kind.schema(), hop.data, lambda _: None)
+            yield kind, map_secrets(registry.schema(hop.type), hop.data, lambda _: None)
 
 
 def _no_host_with_keys(host: str | None) -> InvalidRequest:
