@@ -8,6 +8,8 @@ PYTHON := $(shell $(SYSTEM_PYTHON) -I -c 'import ensurepip, sys, venv; sys.exit(
 # Options of `make run`, and of the tests.
 ARGS :=
 PYTEST_ARGS := -n auto --dist worksteal --reruns 1 -rR
+# Without options of the caller's, what has failed beside other tests (exit status 1) is tried once more without them.
+ALONE = test $$? -eq 1 && $(CLEAN) scripts/isolated $(BIN)/pytest --last-failed --last-failed-no-failures none --maxfail 1
 # How long each fuzzer of `make fuzz` runs, and which: FUZZERS=tests/fuzz/test_argv.py.
 FUZZ_SECONDS := 60
 FUZZERS := tests/fuzz
@@ -24,7 +26,7 @@ run: $(INSTALLED)run ## Start the daemon; options in ARGS, as in: make run ARGS=
 	@exec $(BIN)/connmgr serve $(ARGS)
 
 test: $(INSTALLED)test ## Run all tests; options in PYTEST_ARGS, as in: make test PYTEST_ARGS="-k vault"
-	@$(CLEAN) scripts/isolated $(BIN)/pytest $(PYTEST_ARGS)
+	@$(CLEAN) scripts/isolated $(BIN)/pytest $(PYTEST_ARGS) $(if $(filter file,$(origin PYTEST_ARGS)),|| { $(ALONE); })
 
 test-lowest test-newest: test-%: $(INSTALLED)% ## Run all tests with the lowest, or newest, versions that setup.cfg admits
 	@$(CLEAN) scripts/isolated .venv/$*/bin/pytest $(PYTEST_ARGS)
