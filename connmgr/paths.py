@@ -185,6 +185,17 @@ def url_of(host: str, port: int | str) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach what listens on ``host``, an address or ``localhost``."""
+    # Every command loads this module, and few ask this.
+    import ipaddress
+
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _parsed(content: bytes) -> Whereabouts | None:
     try:
         daemon = Whereabouts(**json.loads(content))

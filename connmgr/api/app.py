@@ -62,6 +62,7 @@ from connmgr.api.services import EXTENSION, Services
 from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.contract.common import SECOND_NAMES
 from connmgr.errors import ForbiddenOrigin, InvalidRequest, MisdirectedRequest, Stopping
+from connmgr.paths import is_loopback
 
 GROUPS = (
     handshake.group,
@@ -230,7 +231,7 @@ class Addresses:
         if match is None:
             return False
         port = int(match["port"] or _HTTP_PORT)
-        return (match["name"], port) in self._names or (port == self._port and _is_loopback(match["name"]))
+        return (match["name"], port) in self._names or (port == self._port and is_loopback(match["name"].strip("[]")))
 
     def check(self, environ: Mapping[str, Any], *, browsers: bool) -> None:
         """Refuse a request that comes neither from a program nor from one of our own pages.
@@ -266,12 +267,5 @@ class Addresses:
 def _is_wildcard(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name.strip("[]")).is_loopback
     except ValueError:
         return False

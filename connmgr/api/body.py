@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import codecs
 import json
 import re
@@ -16,6 +15,7 @@ import marshmallow
 from werkzeug.http import parse_options_header
 
 from connmgr.api.json_pieces import PieceDecoder
+from connmgr.contract.message import path_to_json
 from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
 from connmgr.fs.bodies import ArrivingBody
@@ -164,15 +164,8 @@ def read_query(query: bytes, schema: marshmallow.Schema) -> dict[str, Any]:
         if name in members:
             raise InvalidRequest(f"{name}: This name occurs more than once in the query.")
         is_flag = isinstance(schema.fields.get(name), Boolean)
-        members[name] = _FLAGS.get(value, value.decode(errors="replace")) if is_flag else _text(value)
+        members[name] = _FLAGS.get(value, value.decode(errors="replace")) if is_flag else path_to_json(value)
     return members
-
-
-def _text(value: bytes) -> str | dict[str, str]:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 def _check_type(environ: Mapping[str, Any]) -> None:

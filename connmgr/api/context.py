@@ -18,6 +18,8 @@ from connmgr.plugin import Transport
 from connmgr.rights.ground import Ground
 from connmgr.secrets.loans import Loan, loan_over
 from connmgr.suspension import Continuation
+from connmgr.vault.runs import StoredRun
+from connmgr.vault.schedules import StoredSchedule
 
 Piece = TypeVar("Piece")
 
@@ -164,6 +166,12 @@ def caller() -> Caller:
     sender = request_context().caller
     assert sender is not None, "a public endpoint has no caller"  # noqa: S101 - a fault of the endpoint's declaration
     return sender
+
+
+def sees_work(work: StoredRun | StoredSchedule) -> bool:
+    """Whether the sender of this request sees a run or a schedule: the owner all, a token those of its descendants."""
+    grant = caller().grant
+    return grant is None or grant.id in work.spec["lineage"]
 
 
 class _WhileValid(Cancellation):

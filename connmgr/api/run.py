@@ -16,7 +16,7 @@ from connmgr.api.answer import output_text
 from connmgr.api.body import MAX_VALUES
 from connmgr.api.broadcast import Selection, resolve
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.context import STORE, caller, continuation, detail, request_context
+from connmgr.api.context import STORE, caller, continuation, detail, request_context, sees_work
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE, with_words
 from connmgr.api.services import services
@@ -536,7 +536,7 @@ def stop(request: RunStopRequest) -> None:
 def query(request: RunQueryRequest) -> RunQueryResponse:
     """List the runs that match, newest first. A token sees those that it, or a token below it, has started."""
     runs = services().vault.runs.find(
-        states=request.states, name=request.name, limit=request.limit, is_wanted=_is_visible
+        states=request.states, name=request.name, limit=request.limit, is_wanted=sees_work
     )
     return RunQueryResponse(runs=[_info(run) for run in runs])
 
@@ -549,14 +549,9 @@ def remove(request: RunRemoveRequest) -> None:
 
 def _visible_run(id: str) -> StoredRun:
     run = services().vault.runs.get(id)
-    if not _is_visible(run):
+    if not sees_work(run):
         raise errors.UnknownRun(id)
     return run
-
-
-def _is_visible(run: StoredRun) -> bool:
-    grant = caller().grant
-    return grant is None or grant.id in run.spec["lineage"]
 
 
 def _require_ended(run: StoredRun) -> StoredRun:

@@ -14,7 +14,7 @@ import flask
 
 from connmgr import errors
 from connmgr.api.auth import Caller
-from connmgr.api.context import STORE, caller, detail
+from connmgr.api.context import STORE, caller, detail, sees_work
 from connmgr.api.endpoint import Group
 from connmgr.api.multiplex import Entrance
 from connmgr.api.services import Services, services
@@ -104,7 +104,7 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
     new = StoredSchedule(id=str(uuid.uuid4()), name=request.name, spec=spec, due=None, next_at=None)
     new = _with_next_time(new, time_from_json(spec["anchor"]))
     _try_out(spec["run"])
-    services().vault.schedules.add(new, _is_visible)
+    services().vault.schedules.add(new, sees_work)
     services().schedules.changed(new, "added")
     detail(schedule=new.id)
     if new.due is None:
@@ -190,7 +190,7 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
 )
 def query(request: ScheduleQueryRequest) -> ScheduleQueryResponse:
     """List schedules by their names. A token sees those that it, or a token below it, has added."""
-    visible = [schedule for schedule in services().vault.schedules.all() if _is_visible(schedule)]
+    visible = [schedule for schedule in services().vault.schedules.all() if sees_work(schedule)]
     named = [schedule for schedule in visible if request.name in (None, schedule.name)]
     return ScheduleQueryResponse(schedules=[_info(schedule) for schedule in named])
 
@@ -199,7 +199,7 @@ def query(request: ScheduleQueryRequest) -> ScheduleQueryResponse:
 def remove(request: ScheduleRequest) -> None:
     """Remove a schedule. Its runs stay, and one that is under way goes on."""
     schedule = _visible_schedule(request.schedule)
-    services().vault.schedules.remove(schedule.id, _is_visible)
+    services().vault.schedules.remove(schedule.id, sees_work)
     services().schedules.changed(schedule, "removed")
 
 
@@ -359,7 +359,7 @@ def _visible_schedule(name: str) -> StoredSchedule:
     :raises UnknownSchedule: there is none.
     :raises InvalidRequest: several others have this name.
     """
-    found = [schedule for schedule in services().vault.schedules.called(name) if _is_visible(schedule)]
+    found = [schedule for schedule in services().vault.schedules.called(name) if sees_work(schedule)]
     if not found:
         raise UnknownSchedule(name)
     if len(found) == 1 or found[0].id == name.lower():
@@ -378,16 +378,11 @@ def _change(schedule: StoredSchedule, change: Callable[[StoredSchedule], StoredS
     """
 
     def permitted(now: StoredSchedule) -> StoredSchedule:
-        if not _is_visible(now):
+        if not sees_work(now):
             raise UnknownSchedule(schedule.name)
         return change(now)
 
-    return services().vault.schedules.change(schedule.id, permitted, _is_visible)
-
-
-def _is_visible(schedule: StoredSchedule) -> bool:
-    grant = caller().grant
-    return grant is None or grant.id in schedule.spec["lineage"]
+    return services().vault.schedules.change(schedule.id, permitted, sees_work)
 
 
 def _info(schedule: StoredSchedule) -> ScheduleInfo:

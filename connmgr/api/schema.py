@@ -41,6 +41,7 @@ from connmgr.contract.message import (
     SchemaMembers,
     Wrong,
     fields_of,
+    time_to_json,
     unwrapped,
 )
 from connmgr.contract.secret import ENCRYPTED
@@ -190,12 +191,7 @@ class UtcTime(fields.String):
         self.metadata = {"format": "date-time", **self.metadata}
 
     def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> Any:
-        return None if value is None else self.text(value)
-
-    @staticmethod
-    def text(value: datetime) -> str:
-        """Return the dumped form of ``value``, an aware time."""
-        return value.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return None if value is None else time_to_json(value)
 
 
 class FilePath(fields.Field[bytes]):

@@ -19,12 +19,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from connmgr.audit.entry import CommandText, entry_of, moment
+from connmgr.contract.message import time_from_json
 from connmgr.errors import AuditUnavailable, ConnmgrError, IntegrityError, StartupError, VaultUnavailable
 from connmgr.vault.anchors import Anchor, Anchors
 from connmgr.vault.backends import sync_directory
@@ -510,13 +510,9 @@ def brief(anchor: Anchor) -> dict[str, Any]:
 def lag(anchor: Anchor, last: bytes) -> float:
     """Return the seconds by which ``anchor`` is older than the entry in the line ``last``; 0 without an entry."""
     try:
-        return (_time(json.loads(last)["time"]) - _time(anchor.time)).total_seconds()
+        return (time_from_json(json.loads(last)["time"]) - time_from_json(anchor.time)).total_seconds()
     except (ValueError, KeyError, TypeError):
         return 0.0
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def older(path: Path, number: int) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import ipaddress
 import logging
 import os
 import signal
@@ -44,6 +43,7 @@ from connmgr.daemon.process import (
 from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.wiring import open_services
 from connmgr.engine.script import programs
+from connmgr.paths import is_loopback
 from connmgr.paths import url_of as reached_at
 from connmgr.pipes.clients import GOODBYE_SECONDS
 from connmgr.registry import Registry
@@ -181,7 +181,7 @@ def _finish(server: Server, services: Services) -> None:
 def _announce(settings: Settings, url: str) -> None:
     if settings.no_auth:
         logger.warning("Authentication is switched off: every program on this machine may use every connection.")
-    if not _is_loopback(settings.host):
+    if not is_loopback(settings.host):
         logger.warning("Listening on %s: whoever reaches it over the network may try to get in.", settings.host)
     # All objects so far live as long as the daemon, so the garbage collector skips them.
     gc.freeze()
@@ -193,10 +193,3 @@ def _announce(settings: Settings, url: str) -> None:
     except OSError:
         # Otherwise writing the rest of the buffer would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

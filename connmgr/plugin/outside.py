@@ -7,7 +7,6 @@ the like: what it says may be a secret, so no error repeats it.
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import os
 import selectors
 import signal
@@ -15,12 +14,13 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from connmgr.fields import ValidationError
+from connmgr.paths import is_loopback
 from connmgr.plugin.transport import LEAST_SECONDS, Deadline
 
 MAX_COMPLAINT = 2000
@@ -150,15 +150,8 @@ def check_server(address: str) -> None:
         usable = False
     if not usable or parts.username is not None or parts.query or parts.fragment:
         raise ValidationError("Not the address of an HTTP server, such as https://vault.example:8200.")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         raise ValidationError("http would send a secret in plain text: use https, or http to this machine.")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def ask_server(
@@ -179,14 +172,12 @@ def ask_server(
     """
     parts = urlsplit(address)
     connection = _connection(parts.scheme, parts.hostname or "", parts.port, ca_file, deadline)
-    # The timeout of a socket is that of one step; a server that answers letter by letter would have no end.
-    end = threading.Timer(deadline.left(), _cut, (connection,))
-    end.daemon = True
-    end.start()
     try:
-        connection.request("GET" if body is None else "POST", quote(parts.path.rstrip("/")) + path, body, dict(headers))
-        with connection.getresponse() as answer:
-            content = answer.read(limit + 1)
+        with ending(connection, deadline.left()):
+            method = "GET" if body is None else "POST"
+            connection.request(method, quote(parts.path.rstrip("/")) + path, body, dict(headers))
+            with connection.getresponse() as answer:
+                content = answer.read(limit + 1)
     except ssl.SSLCertVerificationError as error:
         raise Unanswered(f"its certificate is not trusted: {error.verify_message}") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -196,14 +187,25 @@ def ask_server(
         raise Unanswered(
             f"it cannot be reached: {quoted(reason)}" if reason else "it did not answer as an HTTP server"
         ) from None
-    finally:
-        end.cancel()
-        connection.close()
     if deadline.passed:
         raise Unanswered("it did not answer in time", late=True)
     if len(content) > limit:
         raise Unanswered(f"its answer has more than {limit >> 10} KiB")
     return answer.status, content
+
+
+@contextmanager
+def ending(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+    """Close ``connection`` after the block; where that takes longer than ``seconds``, its reads and writes fail."""
+    # The timeout of a socket is that of one step; a server that answers letter by letter would have no end.
+    end = threading.Timer(seconds, _cut, (connection,))
+    end.daemon = True
+    end.start()
+    try:
+        yield
+    finally:
+        end.cancel()
+        connection.close()
 
 
 def _connection(

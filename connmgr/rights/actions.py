@@ -26,10 +26,11 @@ from connmgr.contract.multiplex import MultiplexForwardRequest, MultiplexRenewRe
 from connmgr.contract.secret import SudoRequest
 from connmgr.contract.shell import StopRequest
 from connmgr.errors import PolicyDenied, ScopeDenied
+from connmgr.paths import is_loopback
 from connmgr.rights.grant import Grant
 from connmgr.rights.rule import READ, WRITE
 from connmgr.rights.scopes import TEXT
-from connmgr.rights.visibility import Visibility, is_loopback
+from connmgr.rights.visibility import Visibility
 from connmgr.vault.names import DEFAULT, LOCAL, SEPARATOR, segment
 
 Request = TypeVar("Request", bound=Message, contravariant=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import ipaddress
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -303,11 +302,3 @@ def _sees(grant: Grant, facts: ConnectionFacts) -> bool:
     if elevation is not None and (elevation.holder != grant.id or _ELEVATE.isdisjoint(grant.scopes)):
         return False
     return grant.sees(facts)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only programs of the same machine can reach a listener on ``address``."""
-    try:
-        return address == "localhost" or ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False

@@ -16,7 +16,6 @@ import logging
 import os
 import queue
 import signal
-import socket
 import ssl
 import subprocess
 import threading
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from connmgr.plugin.outside import ending
 from connmgr.processes import environment_of_programs
 from connmgr.shares import of_tokens
 
@@ -162,23 +162,11 @@ def _to_webhook(notice: Notice) -> None:
         connection = http.client.HTTPSConnection(host, parts.port, timeout=WEBHOOK_SECONDS, context=context)
     else:
         connection = http.client.HTTPConnection(host, parts.port, timeout=WEBHOOK_SECONDS)
-    # The timeout of a socket is that of one step; a server that answers letter by letter would have no end.
-    end = threading.Timer(WEBHOOK_SECONDS, _cut, (connection,))
-    end.daemon = True
-    end.start()
     try:
-        connection.request("POST", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), body, headers)
-        status = connection.getresponse().status
+        with ending(connection, WEBHOOK_SECONDS):
+            connection.request("POST", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), body, headers)
+            status = connection.getresponse().status
     except (http.client.HTTPException, ValueError) as error:
         raise OSError(None, f"{parts.hostname} did not answer as a web server does.") from error
-    finally:
-        end.cancel()
-        connection.close()
     if not 200 <= status < 300:
         logger.warning("The webhook at %s answered with status %d.", parts.hostname, status)
-
-
-def _cut(connection: http.client.HTTPConnection) -> None:
-    if (sock := connection.sock) is not None:
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)

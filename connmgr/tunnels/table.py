@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import os
 import threading
@@ -29,6 +28,7 @@ from connmgr.errors import (
 from connmgr.events import Publish, unheard
 from connmgr.fields import map_secrets
 from connmgr.links.table import LinkTable
+from connmgr.paths import is_loopback
 from connmgr.plugin import Deadline, Forward
 from connmgr.plugin import Tunnel as TunnelType
 from connmgr.registry import Registry
@@ -431,9 +431,5 @@ def _already_here(forward: Forward) -> tuple[str, int] | None:
     if forward.to is None or forward.port not in (0, forward.to[1]):
         return None
     host, port = forward.to
-    try:
-        # A tunnel on this machine to a port of this machine would listen on the very port to which it leads.
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return None
-    return (forward.host if host == "localhost" else host, port) if is_loopback else None
+    # A tunnel on this machine to a port of this machine would listen on the very port to which it leads.
+    return (forward.host if host == "localhost" else host, port) if is_loopback(host) else None

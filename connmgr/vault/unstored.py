@@ -180,7 +180,7 @@ def _soon() -> float:
     return time.monotonic() + UNUSED_SECONDS
 
 
-def _is_over(entry: _Temporary) -> bool:
+def _is_over(entry: _Temporary | _SudoPasswordInMemory) -> bool:
     return entry.until is not None and time.monotonic() > entry.until
 
 
@@ -201,10 +201,6 @@ class _SudoPasswordInMemory:
     sealed: Mapping[str, Any]
     digest: str
     until: float | None
-
-    @property
-    def is_over(self) -> bool:
-        return self.until is not None and time.monotonic() > self.until
 
 
 class SudoPasswords:
@@ -268,7 +264,7 @@ class SudoPasswords:
         most is forgotten.
         """
         with self._lock:
-            self._given = {other: entry for other, entry in self._given.items() if not entry.is_over}
+            self._given = {other: entry for other, entry in self._given.items() if not _is_over(entry)}
             entry = self._given.get(id)
             if entry is not None and entry.digest == digest and same(entry.sealed):
                 return
@@ -285,20 +281,20 @@ class SudoPasswords:
         """Return the password that was given for the elevated connection ``id`` over this ``digest``, if it is kept."""
         with self._lock:
             entry = self._given.get(id)
-            return None if entry is None or entry.is_over or entry.digest != digest else entry.sealed
+            return None if entry is None or _is_over(entry) or entry.digest != digest else entry.sealed
 
     def hold(self, id: str) -> None:
         """Keep the password for ``id`` until :meth:`leave`, because a link is being opened."""
         with self._lock:
             self._used.add(id)
-            if id in self._given and not self._given[id].is_over:
+            if id in self._given and not _is_over(self._given[id]):
                 self._given[id].until = None
 
     def leave(self, id: str) -> None:
         """Keep the password for ``id`` for :data:`UNUSED_SECONDS`, because its last link is closed."""
         with self._lock:
             self._used.discard(id)
-            if id in self._given and not self._given[id].is_over:
+            if id in self._given and not _is_over(self._given[id]):
                 self._given[id].until = time.monotonic() + UNUSED_SECONDS
 
     def in_use(self) -> list[str]:
