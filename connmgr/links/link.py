@@ -148,6 +148,11 @@ class Link:
         return self.alive and not self._retired and (self.fresh_until is None or time.time() < self.fresh_until)
 
     @property
+    def retired(self) -> bool:
+        """Whether its connection was changed or removed since it was opened."""
+        return self._retired
+
+    @property
     def fresh_until(self) -> float | None:
         """Until when it can be leased, by the policy of a signer; None if there is none."""
         return self._chain.fresh_until

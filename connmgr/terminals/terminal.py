@@ -352,6 +352,9 @@ class Terminal:
         if self.state != RUNNING:
             return
         self._process.close()
+        # Before the state, which other threads read: who sees that the terminal has ended finds its recording whole.
+        if self.recording:
+            self.recording.close()
         self.end, self.ended, self.state = end, datetime.now(timezone.utc), state
         self.waiting = None
         self._changed(self, state)
@@ -359,8 +362,6 @@ class Terminal:
         if self._overdue_timer is not None:
             self._overdue_timer.cancel()
             self._overdue_timer = None
-        if self.recording:
-            self.recording.close()
         for viewer in list(self._viewers):
             viewer.show()
         self._notify_subscribers()

@@ -324,7 +324,8 @@ class Terminals:
         if closed:
             self._close([terminal])
             raise Stopping("The daemon is shutting down.")
-        if not terminal.lease.link.usable:
+        # Not whether the link is usable: a program that has ended by now has released the last lease, and closed it.
+        if terminal.lease.link.retired:
             self._forget([terminal])
             raise ShellBusy("The connection was changed while the terminal was opened; try again.")
 

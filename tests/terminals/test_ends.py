@@ -10,10 +10,21 @@ from pathlib import Path
 import psutil
 import pytest
 
+from connmgr.links.table import LinkTable
+from connmgr.pipes.streams import Streams
+from connmgr.plugin import Pty
+from connmgr.registry import Registry
+from connmgr.secrets.principals import Access
+from connmgr.shares import Computing, Pace
+from connmgr.terminals.recording import Recordings
+from connmgr.terminals.terminal import EXITED, Terminal
+from connmgr.terminals.terminals import TerminalLimits, Terminals, TerminalSpec
+from connmgr.vault import Vault
+from connmgr.vault.connection_rows import fingerprint
 from tests.api.wire import LOCAL
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import eventually_equal
+from tests.deadlines import DEADLINE_SECONDS, eventually_equal
 from tests.processes import await_ends
 from tests.terminals.desk import Desk
 
@@ -49,6 +60,28 @@ def test_the_daemon_s_stop_ends_terminals_and_tells_clients(
     await_ends(process.pid)
     recording = (daemon.data_dir / "recordings" / f"{terminal.id}.cast").read_text()
     assert "ready" in recording
+
+
+def test_a_program_that_ends_while_its_terminal_is_opened_is_found(vault: Vault, tmp_path: Path) -> None:
+    """Its end releases the only lease of the link, which is closed before the terminal is in the table."""
+
+    class Slow(Terminals):
+        def _keep(self, terminal: Terminal) -> None:
+            assert terminal.wait(DEADLINE_SECONDS)
+            eventually_equal(lambda: terminal.lease.link.usable, False, "the link outlives its last user")
+            super()._keep(terminal)
+
+    id = vault.connections.add("here", "local", {}, fingerprint=fingerprint({}), same=lambda _: False)[0]
+    with contextlib.ExitStack() as cleanup:
+        streams = Streams(Computing(), Pace())
+        cleanup.callback(streams.close, DEADLINE_SECONDS)
+        recordings = Recordings(tmp_path / "recordings", limit=1 << 20, total=1 << 20, days=0)
+        links, limits = LinkTable(vault, Registry.load()), TerminalLimits(1, 1, 0)
+        terminals = Slow(vault, links, streams, recordings, limits, DEADLINE_SECONDS)
+        cleanup.callback(terminals.close, DEADLINE_SECONDS)
+        opened = terminals.open(TerminalSpec(id, Pty("xterm", 80, 24), ("true",)), Access())
+        assert (opened.state, opened.end) == (EXITED, 0)
+        assert terminals.all() == [opened]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import threading
 import time
 from datetime import datetime, timezone
@@ -24,9 +25,9 @@ from connmgr.shares import Computing, Pace
 from connmgr.terminals.emulator.screen import Screen
 from connmgr.terminals.output import BACKLOG_BYTES, Ring, TerminalOutput
 from connmgr.terminals.recording import DAY_SECONDS, STEP_BYTES, Recording, Recordings
-from connmgr.terminals.terminal import Origin, Terminal
+from connmgr.terminals.terminal import RUNNING, Origin, Terminal
 from tests.clock import Clock
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 
 SETS_MODES = b"\x1b[?1049h\x1b[?1h\x1b[?1006;1000h\x1b[?2004h\x1b=\x1b[?25l\x1b]2;a title\x07\x1b[5;9r"
 
@@ -194,6 +195,26 @@ def test_stderr_of_a_server_counts_as_output(tmp_path: Path) -> None:
         streams.close(DEADLINE_SECONDS)
     assert output.read(0, 100) == (0, b"early out err")
     assert "out err" in (tmp_path / "one.cast").read_text()
+
+
+def test_a_terminal_that_shows_as_ended_has_recorded_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams, made, states = Streams(Computing(), Pace()), queue.Queue[Terminal](), list[str]()
+    recording = Recordings(tmp_path, limit=2000, total=1 << 20, days=0).begin("one", 80, 24, "xterm")
+    close = recording.close
+
+    def closing() -> None:
+        states.append(made.get(timeout=DEADLINE_SECONDS).state)
+        close()
+
+    monkeypatch.setattr(recording, "close", closing)
+    origin = Origin("one", "connection", None, None, "xterm", datetime.now(timezone.utc))
+    lease = cast(Lease, None)
+    try:
+        made.put(Terminal(streams, origin, TerminalOutput(80, 24), lease, _Apart(), b"", recording, lambda _: None))
+        eventually(lambda: states, "the recording is not closed")
+    finally:
+        streams.close(DEADLINE_SECONDS)
+    assert states == [RUNNING]
 
 
 def test_a_full_disk_ends_a_recording_and_nothing_else(tmp_path: Path) -> None:
