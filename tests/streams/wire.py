@@ -134,6 +134,10 @@ class Stream:
         while not answered:
             self._read()
             for event in self.connection.events():
+                if isinstance(event, Ping):
+                    # The daemon asks a client whether it is there that has sent nothing for a while.
+                    self._write(self.connection.send(event.response()))
+                    continue
                 assert isinstance(event, Pong), event
                 answered = True
 
