@@ -23,6 +23,12 @@ MAX_HOSTS = 20_000
 MAX_GROUPS, MAX_DEPTH = 5000, 64
 """Most groups in an inventory, and most within each other."""
 
+MAX_LINE = 16 * 1024
+"""Most characters of a line: shlex takes the time of their square for a long word."""
+
+MAX_RANGES, LONGEST_NUMBER = 16, 20
+"""Most ranges of a name, and most digits of their numbers, which leading zeros make as long as the names."""
+
 VAULT = "$ANSIBLE_VAULT;"
 """With which a text begins that ansible-vault has encrypted."""
 
@@ -162,6 +168,8 @@ def read_ini(inventory: Inventory, lines: Iterable[str], file: str) -> None:
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line[0] in "#;":
             continue
+        if len(line) > MAX_LINE:
+            raise Unreadable(f"{file}:{number}: The line has more than {MAX_LINE:,} characters.")
         section = _SECTION.fullmatch(line)
         try:
             if section:
@@ -210,19 +218,27 @@ def _address(pattern: str) -> tuple[list[str], int | None]:
 
 def _expanded(pattern: str) -> Iterator[str]:
     fixed: list[list[str]] = []
-    at = 0
-    for span in _RANGE.finditer(pattern):
+    at, count = 0, 1
+    for number, span in enumerate(_RANGE.finditer(pattern)):
+        # Before the next one: a few words of ranges would be more names than fit into memory.
+        if number == MAX_RANGES:
+            raise ValueError(f"a name has more than {MAX_RANGES} ranges")
+        if count > MAX_HOSTS:
+            raise ValueError(f"more than {MAX_HOSTS:,} hosts")
         fixed += [[pattern[at : span.start()]], list(_span(span[1], span[2], int(span[3] or 1)))]
+        count *= len(fixed[-1])
         at = span.end()
     rest = pattern[at:]
     if "[" in rest:
-        raise ValueError(f"{pattern}: a range is written as [01:20] or [a:f]")
+        raise ValueError(f"{pattern[:100]}: a range is written as [01:20] or [a:f]")
     return ("".join(parts) for parts in product(*fixed, [rest]))
 
 
 def _span(first: str, last: str, step: int) -> Iterator[str]:
     first = first or "0"
     letters = string.ascii_letters
+    if max(len(first), len(last)) > LONGEST_NUMBER:
+        raise ValueError(f"a range has a number of more than {LONGEST_NUMBER} digits")
     if first.isdecimal() and last.isdecimal() and step and int(first) <= int(last):
         width = len(first) if first.startswith("0") else 0
         numbers = range(int(first), min(int(last), int(first) + MAX_HOSTS * step) + 1, step)

@@ -38,6 +38,11 @@ from connmgr.processes import environment_of_programs
 MAX_BYTES = 64 << 20
 """Ansible's plugins print some kilobytes for each host."""
 
+MAX_LIST = 8 << 20
+"""Most characters of a list in lines, whose words take a second for each two million to take apart."""
+
+LONGEST = 255
+
 MAX_GROUPS = 48
 """Most groups of a host that become labels; connections have at most 64 of them, some of which are people's."""
 
@@ -106,6 +111,8 @@ def listed(text: str) -> HostList:
             read_list(inventory, text, "the source")
         elif text.lstrip().startswith("---"):
             raise InventoryFailed("The source is YAML, which Ansible reads: give it as `ansible`.")
+        elif len(text) > MAX_LIST:
+            raise InventoryFailed(f"The source lists hosts in more than {MAX_LIST >> 20} MiB of lines.")
         else:
             read_ini(inventory, text.splitlines(), "line")
         if not inventory.hosts:
@@ -113,7 +120,7 @@ def listed(text: str) -> HostList:
             raise InventoryFailed("The source lists no host at all, so nothing was changed.")
         return _mapped(inventory)
     except Unreadable as error:
-        raise InventoryFailed(f"The source is not an inventory: {error}") from None
+        raise InventoryFailed(f"The source is not an inventory: {str(error)[:COMPLAINT]}") from None
 
 
 def _mapped(inventory: Inventory) -> HostList:
@@ -125,7 +132,7 @@ def _mapped(inventory: Inventory) -> HostList:
             data, _ = host_data(name, variables)
             _check(name, data)
         except Unmappable as problem:
-            left_out.append((written, f"{problem}."))
+            left_out.append((written[:LONGEST], f"{str(problem)[:COMPLAINT]}."))
             continue
         groups = list(dict.fromkeys(one for group in lineage.of(written) for one in lineage.path(group)))
         if len(groups) > MAX_GROUPS:
@@ -148,8 +155,8 @@ def _check(name: str, data: dict[str, Any]) -> None:
     if data["type"] != "ssh":
         raise Unmappable("it is the daemon's machine, which every vault has")
     for what, text in (("its name", name), ("its address", data["host"]), ("its user", data.get("user", "x"))):
-        if not text or len(text) > 255 or not text.isprintable() or re.search(r"\s", text) or text.startswith("-"):
-            raise Unmappable(f"{what} is not one word of at most 255 characters without a hyphen in front")
+        if not text or len(text) > LONGEST or not text.isprintable() or re.search(r"\s", text) or text.startswith("-"):
+            raise Unmappable(f"{what} is not one word of at most {LONGEST} characters without a hyphen in front")
     if not 1 <= data.get("port", 22) <= 65535:
         raise Unmappable("its port is not between 1 and 65535")
 

@@ -15,6 +15,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from connmgr.contract.inventory import HostDefaults
+from connmgr.errors import InventoryFailed
 from connmgr.inventories import sources
 from connmgr.inventories.inventories import Inventories, plan_changes
 from connmgr.inventories.sources import HostSource, listed
@@ -252,6 +253,26 @@ def test_a_host_in_many_groups_says_which_became_labels() -> None:
     said = listed(groups)
     assert len(said.hosts[0].labels) == 48
     assert said.left_out == [("host", "Of its 60 groups only 48 became labels.")]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (1_000_000 * "x", "line:1: The line has more than 16,384 characters"),
+        (17 * "[0:0]", "line:1: a name has more than 16 ranges"),
+        (9 * "[0:9999]", "line:1: more than 20,000 hosts"),
+        (f"[{4000 * '0'}:9999]", "line:1: a range has a number of more than 20 digits"),
+        (3_000_000 * "ok\n", "more than 8 MiB of lines"),
+        (5_000 * "[" + 5_000 * "]", "line:1: "),
+        (5_000 * '{"all":{"children":' + "{}" + 5_000 * "}}", "it is not JSON: maximum recursion depth"),
+    ],
+    ids=["a long line", "many ranges", "many names", "long numbers", "many lines", "depth", "depth of JSON"],
+)
+def test_a_hostile_list_is_refused_at_once(text: str, said: str) -> None:
+    """It would take hours, or more memory than there is."""
+    with pytest.raises(InventoryFailed, match=said) as refused:
+        listed(text)
+    assert len(refused.value.message) < 1000
 
 
 def test_twenty_thousand_hosts_are_planned_at_once() -> None:
