@@ -26,7 +26,7 @@ from marshmallow import fields
 from connmgr import __version__, errors
 from connmgr.api.answer import LINES
 from connmgr.api.body import Nothing
-from connmgr.api.endpoint import Endpoint, Group
+from connmgr.api.endpoint import PUBLIC_FILES, Endpoint, Group
 from connmgr.api.errors import body_of
 from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.errors import ConnmgrError
@@ -94,19 +94,11 @@ def group_of(groups: Sequence[Group]) -> Group:
             "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
         )
 
-    public: dict[str, Any] = {
-        "action": "docs.read",
-        "audited": False,
-        "described": False,
-        "public": True,
-        "methods": ("GET",),
-    }
-
-    @pages.endpoint("/openapi.json", **public)
+    @pages.endpoint("/openapi.json", action="docs.read", **PUBLIC_FILES)
     def openapi() -> flask.Response:
         return flask.Response(described(), mimetype="application/json")
 
-    @pages.endpoint("/docs", **public)
+    @pages.endpoint("/docs", action="docs.read", **PUBLIC_FILES)
     def page() -> flask.Response:
         html, policy = rendered()
         # The Host header is one of the daemon's own: others are refused before.

@@ -318,6 +318,10 @@ def _message_in(view: View, name: str) -> type[Message] | None:
     return None
 
 
+PUBLIC_FILES: dict[str, Any] = {"audited": False, "described": False, "public": True, "methods": ("GET",)}
+"""The declaration of endpoints from which browsers read files that are the same for everybody."""
+
+
 class Group:
     """The endpoints below one path, ``/name/…`` unless ``prefix`` is another, in the module of that name."""
 

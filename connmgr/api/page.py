@@ -13,7 +13,7 @@ from typing import Any
 
 import flask
 
-from connmgr.api.endpoint import Endpoint, Group
+from connmgr.api.endpoint import PUBLIC_FILES, Endpoint, Group
 from connmgr.api.page_files import PAGE
 from connmgr.api.services import services
 from connmgr.errors import NotFound, PageMissing
@@ -66,16 +66,7 @@ def require_page() -> None:
         )
 
 
-_PUBLIC: dict[str, Any] = {
-    "action": "page.read",
-    "audited": False,
-    "described": False,
-    "public": True,
-    "methods": ("GET",),
-}
-
-
-@group.endpoint("/", **_PUBLIC)
+@group.endpoint("/", action="page.read", **PUBLIC_FILES)
 def index() -> flask.Response:
     """Return the page itself; it is never kept, because its nonce is for one answer."""
     try:
@@ -89,7 +80,7 @@ def index() -> flask.Response:
     return flask.Response(html, mimetype="text/html", headers=headers)
 
 
-@group.endpoint("/page/<path:file>", kind=PageFile, **_PUBLIC)
+@group.endpoint("/page/<path:file>", kind=PageFile, action="page.read", **PUBLIC_FILES)
 def file(name: str) -> flask.Response:
     """Return a file of the page; a browser keeps it, and asks each time whether it is still the same."""
     # No part of a path may begin with a dot: such a name could lead out of the directory.

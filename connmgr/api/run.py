@@ -226,10 +226,10 @@ def _start(request: RunStartRequest) -> RunStartResponse:
             raise errors.UnknownConnection(id)
     waves = waves_of(request, len(ids))
     warning = warning_of(request, waves)
-    usual = daemon.settings.command_timeout if request.facts is None else SECONDS
-    timeout = usual if request.timeout is None else request.timeout
+    default_timeout = daemon.settings.command_timeout if request.facts is None else SECONDS
+    timeout = default_timeout if request.timeout is None else request.timeout
     manner, why = manner_of(request, timeout)
-    locked, lent = _locked(ids)
+    locked, own_only = _locked(ids)
     answer = RunStartResponse(
         targets=len(ids), waves=waves, as_=manner, why=why, locked=sorted(locked) or None, warning=warning
     )
@@ -239,11 +239,11 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         return replace(answer, connections=[base_of(id) for id in ids], names=names)
     new = NewRun(
         id=str(uuid.uuid4()),
-        spec=_spec(request, selection, waves, timeout, manner, why, lends=bool(lent)),
+        spec=_spec(request, selection, waves, timeout, manner, why, lends=bool(own_only)),
         batches=batches_of(
             waves,
             ids,
-            partial(_home, selection.connections.stored, daemon.runs.last_homes(), lent),
+            partial(_home, selection.connections.stored, daemon.runs.last_homes(), own_only),
             shared=daemon.vault.database.is_shared,
         ),
         parallel=request.parallel,
@@ -323,7 +323,7 @@ def _shown_command(request: RunStartRequest) -> Any:
 
 def _request_to_store(request: RunStartRequest) -> dict[str, Any]:
     saved = None if request.saved is None else replace(request.saved, too_free=None)
-    without = replace(
+    content = replace(
         request,
         saved=saved,
         connections=None,
@@ -333,7 +333,7 @@ def _request_to_store(request: RunStartRequest) -> dict[str, Any]:
         where=None,
         key=None,
     )
-    return given_json(without)
+    return given_json(content)
 
 
 def _locked(ids: Collection[str]) -> tuple[set[str], set[str]]:
@@ -349,14 +349,14 @@ def _locked(ids: Collection[str]) -> tuple[set[str], set[str]]:
 def _home(
     stored: Mapping[str, Connection | errors.IntegrityError],
     last: Mapping[str, str],
-    lent: Collection[str],
+    own_only: Collection[str],
     id: str,
 ) -> tuple[str, bool]:
     daemon, row = services(), stored.get(id)
     # Only daemons that share a vault choose which of them runs a target.
     if not daemon.vault.database.is_shared or not isinstance(row, Connection):
         return "", False
-    return daemon.runs.home_of(row, last, own_secrets=id in lent)
+    return daemon.runs.home_of(row, last, own_secrets=id in own_only)
 
 
 @group.endpoint(
@@ -429,7 +429,7 @@ def targets(request: RunTargetsRequest) -> RunTargetsResponse:
     if not request.output:
         return RunTargetsResponse(targets=[_target(row, names) for row in rows], total=total)
     hidden = _hidden(run, [row["connection"] for row in rows])
-    rows = [{**row, "output": None, "error": None} if row["connection"] in hidden else row for row in rows]
+    rows = [_shown_of(row, hidden) for row in rows]
     shown, characters = [], 0
     for row, printed in zip(rows, stored.printed(rows), strict=True):
         if row["connection"] in hidden:
@@ -469,21 +469,19 @@ def output(request: RunOutputRequest) -> RunOutputResponse:
     if request.connection is not None and not rows:
         raise errors.UnknownConnection(request.connection)
     hidden = _hidden(run, [row["connection"] for row in rows])
-    alike: defaultdict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    by_outcome: defaultdict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if request.connection is not None or row["state"] not in (WAITING, STARTING):
             locked = row["connection"] in hidden
-            seen = (True, None, None) if locked else (False, row["output"], row["error"])
-            alike[row["state"], row["exit_code"], seen].append(row)
+            shown = (True, None, None) if locked else (False, row["output"], row["error"])
+            by_outcome[row["state"], row["exit_code"], shown].append(row)
     names = _names(row["connection"] for row in rows)
     groups, size = [], 0
-    last = None if request.limit is None else request.offset + request.limit
-    largest = sorted(alike.values(), key=len, reverse=True)[request.offset : last]
-    firsts = [
-        {**same[0], "output": None, "error": None} if same[0]["connection"] in hidden else same[0] for same in largest
-    ]
-    for same, row, printed in zip(largest, firsts, stored.printed(firsts), strict=True):
-        ids = [base_of(target["connection"]) for target in same]
+    end = None if request.limit is None else request.offset + request.limit
+    chosen = sorted(by_outcome.values(), key=len, reverse=True)[request.offset : end]
+    first_rows = [_shown_of(equal_rows[0], hidden) for equal_rows in chosen]
+    for equal_rows, row, printed in zip(chosen, first_rows, stored.printed(first_rows), strict=True):
+        ids = [base_of(target["connection"]) for target in equal_rows]
         groups.append(
             RunGroup(
                 connections=ids,
@@ -500,7 +498,12 @@ def output(request: RunOutputRequest) -> RunOutputResponse:
         size += len(printed.stdout) + len(printed.stderr)
         if size > MOST_SHOWN:
             break
-    return RunOutputResponse(groups=groups, total=len(alike))
+    return RunOutputResponse(groups=groups, total=len(by_outcome))
+
+
+def _shown_of(row: Row, hidden: Collection[str]) -> Row:
+    """Return the row of a target, without what it has printed if its connection is ``hidden``."""
+    return {**row, "output": None, "error": None} if row["connection"] in hidden else row
 
 
 CHANGES = [errors.UnknownRun, errors.RunEnded]

@@ -89,6 +89,7 @@ def search(
             continue
         if len(entries) == limit or time.monotonic() > deadline:
             return entries, _number_of(last)
+        # From the newest on, entries become older; `earliest` allows for a clock that was set back between two.
         if at < earliest:
             break
         last = line
@@ -116,6 +117,7 @@ def _end(file: BinaryIO, before: int | None) -> int:
     while before is not None and high - low > 1:
         middle = (low + high) // 2
         file.seek(middle)
+        # The rest of the line in which the middle is; the next one is whole.
         file.readline()
         at, link = file.tell(), link_of(file.readline())
         if link is None or link.seq >= before:

@@ -44,6 +44,7 @@ def private_directory(path: Path, purpose: str) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
+        # Only an empty one: what is in another may come from whoever could write there until now.
         if status.st_uid == os.geteuid() and status.st_mode & 0o077 and not any(path.iterdir()):
             path.chmod(0o700)
             status = path.stat()
@@ -165,6 +166,7 @@ def _remove_leftover(path: Path) -> None:
         ) from error
     try:
         status = os.fstat(descriptor)
+        # A file with another name may be any of this user's that somebody has linked here.
         ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
         if not ours or not _AUTH_FILE.fullmatch(os.read(descriptor, MAX_AUTH_FILE_BYTES)):
             raise StartupError(

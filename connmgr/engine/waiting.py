@@ -137,6 +137,7 @@ def waiting_work(
     unfinished = [lines[-1] for lines in printed if lines and lines[-1].strip()]
     if not process.reads and not any(map(_PROMPT.search, unfinished)):
         return None
+    # The output with an unfinished line comes last: that line is the prompt, and of long outputs only the end is shown.
     last = sorted((lines for lines in printed if any(lines)), key=lambda lines: bool(lines[-1].strip()))
     shown = tuple(line for lines in last for line in lines if line.strip())[-LINES:]
     is_secret = process.is_secret or any(map(_SECRET.search, unfinished))

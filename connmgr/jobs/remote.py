@@ -189,6 +189,7 @@ class RemoteJobs:
         setting, large_input = {"job_setting": launch.setting}, launch.stored_input
         program, sizes = (START_FED, _sizes(large_input)) if large_input else (START, [])
         with Exchange(self._transport, self._helpers, program, [*sizes, *arguments, *rest], setting) as exchange:
+            # Between the call and its answer, which takes the remote host some milliseconds.
             meanwhile()
             if large_input:
                 exchange.answer(deadline.left())

@@ -172,6 +172,7 @@ class Grant:
 
     def writable_roots(self, on: ConnectionFacts) -> list[bytes]:
         """Return the paths that its own rules, or else the rules of its parent, let it write on a connection."""
+        # Of the nearest that has rules: those above it may allow more, but every rule of the line has to allow a write.
         for grant in self.lineage:
             if grant.rules.over_paths(WRITE):
                 return grant.rules.writable_roots(on.names, on.user)

@@ -310,6 +310,7 @@ class SudoPasswords:
     def _upwards(self, tx: sa.Connection, category: str) -> list[str]:
         ids: list[str] = []
         at: str | None = category
+        # Nobody can make a circle of categories but by changing the database, and that must not keep this from ending.
         while at is not None and at not in ids:
             ids.append(at)
             at = category_rows.load(tx, [at], self._key)[at].parent
