@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -396,6 +396,60 @@ def test_a_webhook_is_not_followed_elsewhere(status: int, caplog: pytest.LogCapt
         telling.close(DEADLINE_SECONDS)
         assert (len(asked.told), elsewhere.told) == (1, [])
     assert f"The webhook at 127.0.0.1 answered with status {status}." in caplog.messages
+
+
+def test_a_webhook_at_an_ipv6_address_needs_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Receiver()) as receiver:
+        address = ("127.0.0.1", int(receiver.url.split(":")[2].split("/")[0]))
+        asked: list[tuple[Any, ...]] = []
+
+        def resolve(*what: Any, **_: Any) -> list[Any]:
+            asked.append(what)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        telling = Notices(lambda **_: None)
+        telling.tell(Notice({"event": "failed"}, url="http://[2001:db8::5]/hook", secret=SECRET))
+        eventually(lambda: receiver.told, "the webhook was not told")
+        telling.close(DEADLINE_SECONDS)
+    assert asked == [("2001:db8::5", 80)]
+    assert receiver.told[0][0]["Host"] == "[2001:db8::5]"
+
+
+def test_a_webhook_of_many_silent_addresses_has_one_time_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one answers, letter by letter and without an end."""
+    monkeypatch.setattr(notices, "WEBHOOK_SECONDS", 1.0)
+    over = threading.Event()
+    with (
+        closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as full,
+        closing(socket.create_server(("127.0.0.1", 0))) as trickling,
+        ThreadPoolExecutor(1) as pool,
+        ExitStack() as waiting,
+    ):
+        # Who connects to a full queue waits.
+        for _ in range(3):
+            other = waiting.enter_context(closing(socket.socket()))
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        addresses = [server.getsockname() for server in (full, full, full, trickling)]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address) for address in addresses]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+        def trickle() -> None:
+            trickling.settimeout(DEADLINE_SECONDS)
+            with suppress(OSError), closing(trickling.accept()[0]) as accepted:
+                while not over.wait(0.05):
+                    accepted.sendall(b"H")
+
+        pool.submit(trickle)
+        hooked = threading.Event()
+        telling = Notices(lambda **_: hooked.set())
+        telling.tell(Notice({"event": "failed"}, url="http://many/", secret=SECRET))
+        telling.tell(Notice({"event": "failed"}, run={}))
+        assert hooked.wait(DEADLINE_SECONDS), "the thread of notices still waits"
+        telling.close(DEADLINE_SECONDS)
+        over.set()
+        waiting.enter_context(closing(socket.socket())).connect(trickling.getsockname())
 
 
 def test_the_command_line_has_them(kept: Daemon, client: Client) -> None:
