@@ -38,6 +38,7 @@ from connmgr.errors import InvalidRequest, NoShell
 from connmgr.jobs import launch
 from connmgr.jobs.jobs import JobOutput
 from connmgr.jobs.remote import RemoteJobs, remote_jobs_of
+from connmgr.processes import posix_session_of
 from connmgr.rights.grant import Grant
 from connmgr.shell.commands import state_of
 from connmgr.suspension import Suspended
@@ -254,8 +255,11 @@ def _key(key: str | None) -> str | None:
 
 def _asked(request: JobStartRequest) -> bytes:
     """Return what stands for all that a request with a key asks for: with that key it may be repeated, not changed."""
-    # Nobody chooses for each request what a client sends of its environment.
-    beside = ("connection", "elevate", "key", "wait", "sendEnv", "saved")
+    # Nobody chooses for each request what a client sends of its environment, nor the shell that the command line has
+    # for each terminal and cron job: whoever repeats a start may sit at another one.
+    beside = ["connection", "elevate", "key", "wait", "sendEnv", "saved"]
+    if posix_session_of(request.session) is not None:
+        beside.append("session")
     asked = {name: value for name, value in message.members(request).items() if name not in beside}
     return services().vault.jobs.digest(asked)
 

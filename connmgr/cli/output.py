@@ -10,12 +10,15 @@ import stat
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from connmgr.cli.exits import Failure
 from connmgr.printable import visible
+
+if TYPE_CHECKING:
+    from connmgr.client import ClientError
 
 Item = TypeVar("Item")
 
@@ -79,6 +82,11 @@ def print_list(items: Sequence[Item], row: Callable[[Item], Sequence[str]], *, a
         print_json(items)
     else:
         print_table([row(item) for item in items])
+
+
+def tell_waiting(error: ClientError) -> None:
+    """Say that a command waits for what was away, such as a daemon that restarts."""
+    click.echo(f"connmgr: {visible(error.message)} Waiting.", err=True)
 
 
 def plural(number: int, noun: str) -> str:

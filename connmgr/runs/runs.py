@@ -613,7 +613,8 @@ class RunDriver:
             has_lease = self._membership.is_held(self._boot)
             if not has_lease and not self._lapsed:
                 self._lapsed = True
-                logger.warning("The run %s goes on elsewhere: this daemon was silent for too long.", self.id)
+                why = "is stopping" if self._closes_at is not None else "was silent for too long"
+                logger.warning("The run %s goes on without this daemon, which %s.", self.id, why)
             if self._lapsed and not self._begun:
                 return None
             if self._closes_at is not None or not has_lease or self._killed:

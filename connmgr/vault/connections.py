@@ -201,7 +201,8 @@ class Connections:
         """
         # Made outside of the transaction: a repetition after a conflict must store the same connection.
         id = str(uuid.uuid4())
-        new = connection_rows.new(id, name, type, data, fingerprint, category or DEFAULT, parent, labels)
+        place = DEFAULT if category is None else category
+        new = connection_rows.new(id, name, type, data, fingerprint, place, parent, labels)
         new["cache"] = connection_rows.marked(new["cache"], token)
         targets = {*references, *([parent] if parent else [])}
 

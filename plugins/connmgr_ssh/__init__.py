@@ -41,7 +41,7 @@ from connmgr.plugin import (
     hookimpl,
     validates_schema,
 )
-from connmgr_ssh.config import DEFAULT_PORT, destination_of, jumps
+from connmgr_ssh.config import DEFAULT_PORT, CurrentFiles, destination_of, jumps
 from connmgr_ssh.hostkeys import ACCEPT_NEW, STRICT, HostKeyVerifier, Pin
 from connmgr_ssh.keepalives import KeepAlives
 from connmgr_ssh.known_hosts import AcceptedKeys, HostKey, means_itself
@@ -231,6 +231,8 @@ class Ssh(ConnectionType):
         self._accepted = AcceptedKeys(None)
         self._places = LoginPlaces()
         self._keep_alives = KeepAlives()
+        # For what is asked about thousands of connections at once; a login reads the files itself.
+        self._files = CurrentFiles()
 
     def prepare(self, directory: Path) -> None:
         self._accepted = AcceptedKeys(directory / "known_hosts")
@@ -257,8 +259,9 @@ class Ssh(ConnectionType):
         # They import cryptography.
         from connmgr_ssh.login import offered, wants_agent
 
-        own = destination_of(data)
-        hosts = [(own, data)] if data.get(self.via) else [*((jump, {}) for jump in jumps(own)), (own, data)]
+        own = destination_of(data, self._files)
+        before = [] if data.get(self.via) else jumps(own, files=self._files)
+        hosts = [*((jump, {}) for jump in before), (own, data)]
         return [
             Dialled(
                 host.host,
@@ -271,7 +274,7 @@ class Ssh(ConnectionType):
         ]
 
     def client_environment(self, data: Mapping[str, Any]) -> ClientEnvironment:
-        destination = destination_of(data)
+        destination = destination_of(data, self._files)
         # OpenSSH takes the first value that it finds of a variable; the connection is asked before the files.
         assigned = [*reversed(destination.set_env), *data.get("setEnv", ())]
         values = {name: value for name, _, value in (assignment.partition("=") for assignment in assigned)}

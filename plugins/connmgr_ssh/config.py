@@ -19,6 +19,7 @@ import resource
 import shlex
 import socket
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,10 +134,10 @@ class Destination:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def destination_of(data: Mapping[str, Any]) -> Destination:
-    """Return how to reach the host of a connection's ``data``."""
+def destination_of(data: Mapping[str, Any], files: ConfigFiles | None = None) -> Destination:
+    """Return how to reach the host of a connection's ``data``; ``files`` as in :func:`resolve`."""
     port = data["port"] if data["port"] != DEFAULT_PORT else None
-    return resolve(data["host"], port, data.get("user"))
+    return resolve(data["host"], port, data.get("user"), files=files)
 
 
 def resolve(
@@ -159,15 +160,17 @@ def resolve(
     return options.destination(port)
 
 
-def jumps(destination: Destination, depth: int = 0) -> list[Destination]:
+def jumps(destination: Destination, depth: int = 0, files: ConfigFiles | None = None) -> list[Destination]:
     """Return the hosts of ProxyJump that lead to ``destination``, in order, after the hosts that lead to the first.
+
+    ``files`` as in :func:`resolve`.
 
     :raises TransportUnsupported: they form a circle, or :func:`resolve` fails for one.
     """
     if depth == MAX_NESTING:
         raise TransportUnsupported(f"~/.ssh/config: ProxyJump of {destination.alias} leads in a circle.")
-    hosts = [resolve(hop.host, hop.port, hop.user) for hop in destination.jumps]
-    return [*jumps(hosts[0], depth + 1), *hosts] if hosts else []
+    hosts = [resolve(hop.host, hop.port, hop.user, files=files) for hop in destination.jumps]
+    return [*jumps(hosts[0], depth + 1, files), *hosts] if hosts else []
 
 
 def local_user() -> str:
@@ -509,6 +512,45 @@ class ConfigFiles:
                     for file in self.included(arguments, Path.home() / ".ssh"):
                         if file not in read_files:
                             self._collect(file, aliases, read_files)
+
+
+SETTLED_SECONDS = 2.0
+"""A file that was changed this recently may change again without another time: some file systems count seconds."""
+
+
+class CurrentFiles(ConfigFiles):
+    """Configuration files as they are now; each is parsed again only when it has changed. For several threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parsed: dict[tuple[Path, bool], tuple[tuple[int, ...], ConfigFile]] = {}
+
+    def read(self, path: Path, *, strict: bool) -> ConfigFile:
+        state = _state_of(path)
+        parsed = self._parsed.get((path, strict))
+        if parsed is not None and parsed[0] == state:
+            return parsed[1]
+        file = ConfigFile(path, strict=strict)
+        if state is not None and state == _state_of(path):
+            self._parsed[path, strict] = state, file
+        return file
+
+    def included(self, names: Sequence[str], base: Path) -> list[Path]:
+        return list(_included(names, base))
+
+
+def _state_of(path: Path) -> tuple[int, ...] | None:
+    """Return what differs after a change of the file, or None if that is not certain to differ."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if time.time() - max(status.st_mtime, status.st_ctime) < SETTLED_SECONDS:
+        return None
+    return (
+        *(status.st_dev, status.st_ino, status.st_mode, status.st_uid),
+        *(status.st_size, status.st_mtime_ns, status.st_ctime_ns),
+    )
 
 
 def _criteria(words: Sequence[str]) -> Criteria:

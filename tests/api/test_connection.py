@@ -125,6 +125,7 @@ def test_an_unknown_type_category_or_gateway_is_named(client: Client) -> None:
     error = refused(client, "/connection/add", name="x", data={"type": "teapot"})
     assert (error.code, "teapot" in error.message) == ("unknown_type", True)
     assert refused(client, "/connection/add", name="x", data=SH, category=NOBODY).code == "unknown_category"
+    assert refused(client, "/connection/add", name="x", data=SH, category="").code == "unknown_category"
     error = refused(client, "/connection/add", name="x", data={**SSH, "gateway": NOBODY})
     assert (error.code, error.message) == ("unknown_connection", f"Unknown connection: {NOBODY}")
 

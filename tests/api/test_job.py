@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
+from connmgr.processes import current_session
 from tests.api.wire import LOCAL, add, address, bearer, client_of, refused
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -286,6 +287,19 @@ def test_a_key_is_not_used_for_something_else(client: Client, other: dict[str, A
     assert (said.code, said.status, said.details["job"]) == ("key_reused", 409, job)
     # Where the client runs does not matter.
     assert client.post("/job/start", **fields, sendEnv={"LANG": "C"})["job"] == job
+
+
+def test_a_start_may_be_repeated_from_another_terminal(client: Client) -> None:
+    here = current_session()
+    names = [here._replace(terminal=terminal).name for terminal in ("pts/1", "pts/2")]
+    fields = {"connection": LOCAL, "command": "echo 1", "key": str(uuid.uuid4())}
+    jobs = set()
+    for name in names:
+        client.shell.start(LOCAL, session=name)
+        jobs.add(client.post("/job/start", **fields, session=name)["job"])
+    assert len(jobs) == 1
+    client.shell.start(LOCAL, session="build")
+    assert refused(client, "/job/start", **fields, session="build").code == "key_reused"
 
 
 def test_the_keys_of_a_token_are_its_own(daemon: Daemon, client: Client) -> None:

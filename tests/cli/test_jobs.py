@@ -379,7 +379,7 @@ class TestSeveral:
         lines = started.output.splitlines()
         assert sorted(line.split("  ")[0] for line in lines) == [f"local machine/sh{number}" for number in range(3)]
         assert all(re.fullmatch(UUID, f"{line.split()[-1]}\n") for line in lines), lines
-        again = shells("exec", "--all", "--detach", "--key", "k", "**/sh?", "--", command)
+        again = shells("exec", "--all", "--detach", "--name", "many", "--key", "k", "**/sh?", "--", command)
         assert sorted(again.output.splitlines()) == sorted(lines), "a key begins no second job"
         waiting = shells.on_terminal("job", "wait", "--all", "many")
         for gate in gates:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+from typing import IO
+
 import pytest
 
 from tests.cli.program import CommandLine, finish
-from tests.deadlines import eventually
+from tests.conftest import StartDaemon
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.runs.conftest import Hosts
 
 ASKS = r"Stop the run, kill what runs, or leave it running\? \(stop, kill, leave\) \[leave\]: "
@@ -61,3 +66,32 @@ def test_an_earlier_run_with_the_key_is_told(hosts: Hosts) -> None:
     assert "has this key, 'echo first'." in again.errors
     assert "Take another key" in connmgr("run", "**/host1", "--key", "once", "--", "echo", "x", code=None).errors
     assert "cannot fail" in connmgr("run", "**/host0", "--stop-after", "500", "--", "true").errors
+
+
+def test_a_run_is_followed_across_a_restart_of_the_daemon(
+    port: str, start_daemon: StartDaemon, gate: Path, tmp_path: Path
+) -> None:
+    daemon, began = start_daemon("--port", port), tmp_path / "began"
+    words = ["run", "local", "--as", "job", "--", f"echo x >>{began}; cat {gate}"]
+    connmgr = CommandLine(daemon)
+    with subprocess.Popen([connmgr.program, *words], env=connmgr.environment, stderr=subprocess.PIPE) as process:
+        eventually(began.exists, "the run does not begin")
+        daemon.kill()
+        assert process.stderr is not None
+        # It tells of the daemon's end; until then it may not have noticed.
+        said = _read_until(process.stderr, b"Waiting.")
+        start_daemon("--port", port, home=daemon.home)
+        gate.write_text("done")
+        said += process.communicate(timeout=DEADLINE_SECONDS)[1]
+    assert process.returncode == 0, said
+    assert b"done: 1 done" in said
+    assert began.read_text() == "x\n"
+
+
+def _read_until(stream: IO[bytes], end: bytes) -> bytes:
+    said = b""
+    for line in stream:
+        said += line
+        if end in line:
+            break
+    return said

@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED, NOT_FOUND, NOT_RUN, TIMED_OUT, ExecCommand, Failure
 from connmgr.cli.options import Group
-from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, print_list, print_table
+from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, print_list, print_table, tell_waiting
 from connmgr.cli.plain import ensure_shell
 from connmgr.cli.selection import MAX_COMPLETIONS, ConnectionName, Selection, offers, on_matching
 from connmgr.cli.sessions import OK, own_session, shell_label
@@ -213,11 +213,11 @@ def wait(names: tuple[str, ...], file: IO[str] | None, *, everywhere: bool, as_j
         return
     job = find_job(client, names[0], reads=True)
     if as_json:
-        job.wait(retry_timeout=math.inf, on_retry=_tell)
+        job.wait(retry_timeout=math.inf, on_retry=tell_waiting)
         print_json(client.post("/job/info", job=job.id))
     info = job.info()
     if info.ended is None:
-        info = job.wait(retry_timeout=math.inf, on_retry=_tell)
+        info = job.wait(retry_timeout=math.inf, on_retry=tell_waiting)
     if info.state == "timed_out":
         raise click.exceptions.Exit(TIMED_OUT)
     if info.exit_code is None:
@@ -239,9 +239,9 @@ def input(name: str, *, no_eof: bool) -> None:
     job = find_job(connect(), name)
     # os.read() returns what a pipe has, so that input reaches the job as it comes.
     while piece := os.read(sys.stdin.fileno(), PIECE_BYTES):
-        job.input(piece, retry_timeout=math.inf, on_retry=_tell)
+        job.input(piece, retry_timeout=math.inf, on_retry=tell_waiting)
     if not no_eof:
-        job.input(b"", eof=True, retry_timeout=math.inf, on_retry=_tell)
+        job.input(b"", eof=True, retry_timeout=math.inf, on_retry=tell_waiting)
 
 
 @job.command(name="kill")
@@ -288,11 +288,7 @@ def _so_far(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
 def _follow(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
     # Asked once without patience: --follow waits for a daemon that goes away, not for one that was never there.
     job.info()
-    return job.stream(stdout, stderr, retry_timeout=math.inf, on_retry=_tell)
-
-
-def _tell(error: ClientError) -> None:
-    click.echo(f"connmgr: {visible(error.message)} Waiting.", err=True)
+    return job.stream(stdout, stderr, retry_timeout=math.inf, on_retry=tell_waiting)
 
 
 DOCTOR_SECONDS = 5.0

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,14 @@ from connmgr.cli.output import (
     print_json,
     print_list,
     print_table,
+    tell_waiting,
 )
 from connmgr.cli.plain import sent_environment
 from connmgr.cli.selection import Choice, choosing, require_some, select_connections
 from connmgr.cli.sessions import OK, WithSudo, fresh_option, session_of, session_option, sudo_option
-from connmgr.client import Client
+from connmgr.client import Client, ClientError
 from connmgr.client.names import did_you_mean, is_pattern, is_uuid
+from connmgr.client.repeat import RETRY_TIMEOUT, Retry, is_transient
 from connmgr.contract.message import Message, to_json
 from connmgr.contract.run import (
     DONE,
@@ -486,19 +489,25 @@ def find_run(client: Client, name: str) -> RunInfo:
 
 
 def _follow(client: Client, id: str, *, as_json: bool) -> None:
-    """Show how a run goes, and exit by its end; Ctrl-C asks whether to stop it."""
+    """Show how a run goes, and exit by its end; Ctrl-C asks whether to stop it. The daemon may restart meanwhile."""
     draws = not as_json and sys.stderr.isatty()
+    retry = Retry(RETRY_TIMEOUT, tell_waiting, is_transient)
     try:
         with _drawing(client, id) if draws else _telling(id, quiet=as_json) as draw:
             while True:
                 # The wait ends early at the run's end, so that a short run is not half a second longer.
-                info = client.runs.wait(id, DRAW_SECONDS)
+                info = retry.call(partial(client.runs.wait, id, DRAW_SECONDS))
+                retry.succeeded()
                 draw(info)
                 if info.state in ENDED:
                     break
     except KeyboardInterrupt:
         _on_interrupt(client, id)
         raise click.exceptions.Exit(INTERRUPTED) from None
+    except ClientError as error:
+        if is_transient(error):
+            _tell_how_to_return(id)
+        raise
     if as_json:
         print_json(info)
     else:
@@ -526,12 +535,16 @@ def _on_interrupt(client: Client, id: str) -> None:
         except click.Abort:
             answer = "leave"
     if answer == "leave":
-        click.echo(
-            f"The run goes on: `connmgr run watch {id[:8]}` shows it, `connmgr run stop {id[:8]}` ends it.", err=True
-        )
+        _tell_how_to_return(id)
     else:
         client.runs.stop(id, kill=answer == "kill")
         click.echo("The run was stopped.", err=True)
+
+
+def _tell_how_to_return(id: str) -> None:
+    click.echo(
+        f"The run goes on: `connmgr run watch {id[:8]}` shows it, `connmgr run stop {id[:8]}` ends it.", err=True
+    )
 
 
 Draw = Callable[["RunInfo"], None]

@@ -12,7 +12,7 @@ from connmgr.errors import HostKeyChanged, HostKeyUnknown, TransportUnsupported
 from connmgr.plugin import ClientEnvironment
 from connmgr_ssh import Ssh
 from connmgr_ssh import config as ssh_config
-from connmgr_ssh.config import ConfigFiles, JumpHost, resolve
+from connmgr_ssh.config import ConfigFiles, CurrentFiles, JumpHost, resolve
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_authentication import admit, whoami
 from tests.plugins.sshd import Sshd, keygen
@@ -310,6 +310,29 @@ def test_a_file_is_read_once_for_all_its_hosts_and_few_blocks_are_looked_at_for_
     assert reads.count(config) == reads.count(more) == 1
     blocks = list(files.read(config, strict=True).blocks_of("h8"))
     assert [block.written for block in blocks] == [[], ["*"], ["h8"]], "blocks of other hosts are looked at"
+
+
+@pytest.mark.parametrize(("settled", "reads_of_two"), [(0.0, 1), (1e9, 2)], ids=["long ago", "just now"])
+def test_a_file_is_parsed_again_when_it_has_changed_or_may_have(
+    config: Path, monkeypatch: pytest.MonkeyPatch, settled: float, reads_of_two: int
+) -> None:
+    monkeypatch.setattr(ssh_config, "SETTLED_SECONDS", settled)
+    config.write_text("Include *.more\nHost far\n  Port 1\n")
+    reads: list[Path] = []
+    read = ssh_config.read_local_file
+    monkeypatch.setattr(ssh_config, "read_local_file", lambda path: (reads.append(path), read(path))[1])
+    files = CurrentFiles()
+    assert [resolve(alias, files=files).port for alias in ("far", "near")] == [1, 22]
+    assert reads.count(config) == reads_of_two
+    config.write_text("Include *.more\nHost far\n  Port 22222\n")
+    assert resolve("far", files=files).port == 22222
+    config.with_name("a.more").write_text("Host near\n  Port 3\n")
+    assert resolve("near", files=files).port == 3
+    config.chmod(0o666)
+    with pytest.raises(TransportUnsupported, match="others may write to it"):
+        resolve("far", files=files)
+    config.unlink()
+    assert resolve("far", files=files).port == 22
 
 
 def test_variables_to_send_add_up_and_are_removed_in_the_order_of_the_files(config: Path, tmp_path: Path) -> None:
