@@ -123,6 +123,10 @@ def _filled(daemon: Daemon, server: Sshd) -> dict[str, str]:
         data = {"type": "sshLocalTunnel", "host": ids["web1"], "remoteHost": "127.0.0.1", "remotePort": port}
         tunnel = client.connection.add(name, data)
         client.post("/connection/toggle", connection=tunnel, state=name == "intranet")
+    racks = server.directory / "racks"
+    for listed in ("rack[1:4]", "rack[1:3]"):
+        racks.write_text(f"[storage]\n{listed}\n")
+        client.post("/inventory/add", name="racks", file=str(racks), every=900, defaults={"user": "ops"}, replace=True)
     _runs(daemon, ids, machines)
     for name, times, run in (
         ("nightly backup", {"cron": "30 2 * * *"}, {"where": "tier=back", "command": "backup --all"}),
@@ -252,6 +256,7 @@ def _take(daemon: Daemon, ids: dict[str, str], work: dict[str, str]) -> None:
         "run": f"#/run/{chosen}?command=df -h / | tail -n 1",
         "runs": f"#/runs/{work['run']}",
         "schedules": f"#/schedules/{work['schedule']}",
+        "inventories": "#/inventories/racks",
         "facts": "#/facts?where=env",
         "jobs": f"#/jobs/{work['job']}",
         "tunnels": f"#/tunnels/{work['tunnel']}",

@@ -48,6 +48,7 @@ const VIEWS = [
   ["runs/schedules", "s", "schedule.query schedule.next", "M2.5 3.5h11v10h-11zM2.5 6.5h11M5.5 2v3M10.5 2v3"],
   ["jobs", "j", "job.query job.output", "M2 4h1M2 8h1M2 12h1M5.5 4H14M5.5 8H14M5.5 12H11"],
   ["tunnels", "n", "tunnel.query", "M1.5 12V9a6.5 6.5 0 0 1 13 0v3M5 12V9a3 3 0 0 1 6 0v3M1 12.5h5M10 12.5h5"],
+  ["inventories", "i", "inventory.query", "M2 4h8M2 8h5M2 12h5M10.5 7.5v5M8 10l2.5 2.5L13 10"],
   ["facts", "m", "fact.query connection.query", "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11"],
   [
     "rights/approvals",

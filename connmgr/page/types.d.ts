@@ -39,7 +39,7 @@ type Command = {
 
 /**
  * A JSON Schema, with a few words more: `title` labels a field that a view has, `choices` are pairs of a value and what
- * is said of it, and `format` may be the type of an input, `words` (a list on one line), `argv` (a list whose lines may
+ * is said of it, of which an array may have `several`, and `format` may be the type of an input, `words` (a list on one line), `argv` (a list whose lines may
  * be empty), `pairs` (`name=value` a line) or `json`.
  */
 type Schema = Record<string, any>;
@@ -73,6 +73,8 @@ type Draft = {
 
 type Approval = import("./contract.d.ts").ApprovalInfo;
 type Change = import("./contract.d.ts").ChangeInfo;
+type Inventory = import("./contract.d.ts").InventoryInfo;
+type InventoryChanges = import("./contract.d.ts").InventoryChanges;
 type JobInfo = import("./contract.d.ts").JobInfo;
 type Line = import("./contract.d.ts").BroadcastLine;
 type Machine = import("./contract.d.ts").MachineFacts;

@@ -10,10 +10,10 @@ from connmgr.api.page import NONCE
 from connmgr.api.page_files import PAGE
 from tests.test_layering import ROOT
 
-MOST_AT_FIRST = 43_000
+MOST_AT_FIRST = 42_500
 """Bytes of our own until the hub is there, as they are delivered: each file by itself, packed by gzip."""
 
-MOST_BYTES = 133_000
+MOST_BYTES = 137_000
 """The same of all files."""
 
 OWN = [

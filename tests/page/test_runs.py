@@ -70,6 +70,31 @@ def test_a_program_without_a_shell_gets_its_arguments_as_they_stand(
     assert hindrances(page) == []
 
 
+def test_a_command_s_bytes_its_variables_and_whether_shells_are_opened_are_as_the_form_says(
+    clean_daemon: Daemon, machines: list[str], visit: Visit
+) -> None:
+    page = visit().opened(clean_daemon, "#/run")
+    page.get_by_role("grid", name="Machines").wait_for()
+    page.get_by_role("combobox", name="Type").select_option("local")
+    page.get_by_role("searchbox", name="Machines").fill("cell*")
+    page.get_by_role("button", name="Choose all 4").click()
+    page.get_by_role("textbox", name="Command").fill(r"cat; printf '\377'")
+    page.get_by_text("How", exact=True).click()
+    page.get_by_label("Open shells that are not open").uncheck()
+    page.get_by_role("button", name="Run on 4 machines").click()
+    page.get_by_role("region", name="no_shell on 4 machines").wait_for()
+    page.get_by_label("Open shells that are not open").check()
+    page.get_by_label("Variables of mine").fill("LC_PAPER=a4\nLC_NAME=b c")
+    page.get_by_label("Input", exact=True).fill("AAEC")
+    page.get_by_label("Input and output").select_option("in base64, byte by byte")
+    with page.expect_request("**/shell/broadcast") as sent:
+        page.get_by_role("button", name="Run on 4 machines").click()
+    assert sent.value.post_data_json["sendEnv"] == {"LC_PAPER": "a4", "LC_NAME": "b c"}
+    page.get_by_text("4 machines done, 0 failed").wait_for()
+    assert page.locator(".group pre").inner_text() == "AAEC/w=="
+    assert hindrances(page) == []
+
+
 def test_a_script_is_tried_without_starting_and_then_kept_as_a_run_of_jobs(
     clean_daemon: Daemon, machines: list[str], visit: Visit
 ) -> None:
@@ -84,8 +109,10 @@ def test_a_script_is_tried_without_starting_and_then_kept_as_a_run_of_jobs(
     page.get_by_label("Runs", exact=True).select_option("as jobs, which outlive the daemon")
     page.get_by_label("Keep it after its end, in days").fill("1.5")
     page.get_by_role("textbox", name="Key", exact=True).fill("nightly")
+    page.get_by_label("Stop after so many failures").fill("10")
     page.get_by_role("button", name="Say what it would do").click()
     page.get_by_text("Nothing is started. It would run on 4 machines, in waves of 1, 3, as job").wait_for()
+    page.get_by_text("10 targets cannot fail, because the run has 4").wait_for()
     assert {one.run for one in clean_daemon.client.runs.query()} == before
     with page.expect_request("**/run/start") as sent:
         page.get_by_role("button", name="Run on 4 machines").click()

@@ -37,8 +37,10 @@ def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(
     dialog.get_by_label("Times that were missed").select_option("are all made up for")
     dialog.get_by_label("Shift each time").fill("60")
     dialog.get_by_label("Until").fill("2099-12-31T06:00")
-    dialog.get_by_label("Tell a program of failures").fill("/bin/echo\n-s\na backup failed")
-    dialog.get_by_text("Tell a server of failures").click()
+    dialog.get_by_role("group", name="Tell of").get_by_label("the run before was under way").uncheck()
+    dialog.get_by_role("group", name="Tell of").get_by_label("all went well").check()
+    dialog.get_by_label("Tell a program").fill("/bin/echo\n-s\na backup failed")
+    dialog.get_by_text("Tell a server").click()
     dialog.get_by_label("Address").fill("https://hooks.example/failed")
     dialog.get_by_label("Secret").fill("0123456789abcdef")
     dialog.get_by_role("button", name="Add").click()
@@ -48,6 +50,7 @@ def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(
     [stored] = clean_daemon.client.post("/schedule/query")["schedules"]
     assert (stored["overlap"], stored["catchUp"], stored["jitter"]) == ("queue", "all", 60)
     assert stored["until"].startswith("2099-12-31T06:00")
+    assert stored["notify"]["on"] == ["missed", "refused", "failed", "unreachable", "done"]
     assert stored["notify"]["command"] == ["/bin/echo", "-s", "a backup failed"]
     assert stored["notify"]["webhook"]["url"] == "https://hooks.example/failed"
     assert "0123456789abcdef" not in page.content()
@@ -66,6 +69,24 @@ def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(
     details.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     page.get_by_text("No schedules yet").wait_for()
+
+
+def test_a_schedule_s_machines_are_chosen_by_category_and_type_too(clean_daemon: Daemon, visit: Visit) -> None:
+    page = visit().opened(clean_daemon, "#/schedules")
+    page.get_by_role("button", name="Add a schedule").click()
+    dialog = page.get_by_role("dialog")
+    for label, given in (("Name", "shells"), ("Command", "true"), ("On the machines", "local*"), ("When", "12h")):
+        dialog.get_by_label(label).fill(given)
+    dialog.get_by_text("More", exact=True).click()
+    dialog.get_by_label("Only in the categories").fill("default")
+    dialog.get_by_label("Only of the types").fill("local")
+    dialog.get_by_role("button", name="Add").click()
+    details = page.get_by_role("complementary", name="Schedules")
+    details.get_by_text("**/local* in default of the type local", exact=True).wait_for()
+    [stored] = clean_daemon.client.post("/schedule/query")["schedules"]
+    assert stored["every"] == 43_200
+    assert (stored["run"]["categoryFilter"], stored["run"]["typeFilter"]) == ("default", "local")
+    clean_daemon.client.post("/schedule/remove", schedule=stored["schedule"])
 
 
 def test_what_fires_often_is_told_once_a_day(clean_daemon: Daemon, visit: Visit) -> None:

@@ -118,7 +118,7 @@ function kindOf(schema) {
   if (schema["x-connmgr-reference"]) return "reference";
   if (schema["x-connmgr-secret"]) return "secret";
   if (schema.format in WRITTEN) return schema.format;
-  if (schema.enum || schema.choices) return "choice";
+  if (schema.enum || schema.choices) return types.includes("array") ? "several" : "choice";
   if (types.includes("boolean")) return schema.default === undefined ? "maybe" : "check";
   if (types.includes("integer") || types.includes("number")) return "number";
   if (types.includes("array")) return "lines";
@@ -173,6 +173,8 @@ function Field({ name, schema, value, required, set }) {
   if (kind === "check")
     return html`<label class="check"><input type="checkbox" checked=${value ?? usual} onChange=${(event) => set(event.target.checked)} />
       <span>${label}<br /><small>${description}</small></span></label>`;
+  if (kind === "several")
+    return html`<${Several} label=${label} choices=${schema.choices} value=${value ?? usual ?? []} set=${set} />`;
   if (kind === "secret") return html`<${Secret} ...${{ name, label, schema, value, required, set }} />`;
   const control = (/** @type {any} */ tied) => {
     if (kind === "reference")
@@ -228,6 +230,22 @@ function Choice({ tied, schema, kind, value, required, set }) {
       ${!required && !choices.some(([one]) => one === "") && html`<option value="">${usual}</option>`}
       ${choices.map(([one, said]) => html`<option key=${one} value=${String(one)}>${said}</option>`)}
     </select>
+  `;
+}
+
+/**
+ * Any of some choices, each a value, what is said of it, and perhaps a note; `children` stand above them.
+ * @param {{label: string, choices: any[][], value: any[], set: (value: any[]) => void, children?: any}} props
+ */
+export function Several({ label, choices, value, set, children }) {
+  const all = choices.map(([one]) => one);
+  const toggle = (/** @type {any} */ one) => set(all.filter((other) => value.includes(other) !== (other === one)));
+  return html`
+    <fieldset><legend>${label}</legend>${children}<div class="choices">${choices.map(
+      ([one, said, note]) => html`
+        <label class="check" key=${one}><input type="checkbox" checked=${value.includes(one)} onChange=${() => toggle(one)} />
+        <span>${said}${note && html`<br /><small class="mono">${note}</small>`}</span></label>`,
+    )}</div></fieldset>
   `;
 }
 

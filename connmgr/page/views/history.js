@@ -235,7 +235,7 @@ function Told({ step }) {
       <h2>${text(step.action)} <span class="note">${text(step.where.join(", "))}, <time title=${exact(step.at)}>${ago(step.at)}</time></span></h2>
       <p><${State} ...${state} />
         ${step.approval && html` <span class="note">approved${step.decidedBy ? ` by ${text(step.decidedBy)}` : ""}</span>`}
-        ${step.changes.map((id) => html` <a key=${id} href=${address("changes", id)}>the file before</a>`)}
+        ${step.changes.map((id, index, all) => html` <a key=${id} href=${address("changes", id)}>the file before${all.length > 1 && ` (${index + 1} of ${all.length})`}</a>`)}
         ${step.terminal && html` <a href=${address("recordings", step.terminal)}>the recording</a>`}</p>
       ${step.what && html`<pre class="printed">${lines(step.what)}</pre>`}
       ${[step.stdout, step.stderr].map((said, index) => said && html`<pre key=${index} class="printed">${lines(said)}</pre>`)}

@@ -23,7 +23,7 @@ import {
 } from "../core/ui.js";
 
 /** Names that stand before "and so many more". */
-export const MOST_NAMED = 5;
+const MOST_NAMED = 5;
 const MOST_SHOWN = 20_000;
 /** Columns that have room beside a thing's details. */
 const MOST_BESIDE = 3;
@@ -44,6 +44,25 @@ export function took(from, to) {
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+}
+
+/** The first of some names, and how many more there are. @param {string[]} names @param {number} [most] */
+export const named = (names, most = MOST_NAMED) =>
+  names.slice(0, most).join(", ") +
+  (names.length > most ? ` and ${(names.length - most).toLocaleString("en")} more` : "");
+
+const SECONDS = /** @type {Record<string, number>} */ ({ s: 1, m: 60, h: 3600, d: 86400 });
+
+/** How long `15m` or `1.5 h` is, in seconds; null where it is no length. @param {string} given */
+export function secondsOf(given) {
+  const [, count, unit] = /^\s*(\d+(?:\.\d+)?)\s*([smhd])\s*$/.exec(given) ?? [];
+  return unit ? Number(count) * SECONDS[unit] : null;
+}
+
+/** A length in its largest whole unit. @param {number} seconds */
+export function spelled(seconds) {
+  const [unit, size] = Object.entries(SECONDS).findLast(([, size]) => seconds % size === 0) ?? ["s", 1];
+  return `${seconds / size} ${unit}`;
 }
 
 /** As the API wants it: `3`, or `"5%"`. @param {string} given */

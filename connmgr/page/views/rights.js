@@ -1,7 +1,7 @@
 // Rights: whom tokens let in, and what these ask for.
 
 import { call, on } from "../core/api.js";
-import { Fields, Form, form } from "../core/forms.js";
+import { Fields, Form, form, Several } from "../core/forms.js";
 import { address, go, register } from "../core/navigate.js";
 import { can, store } from "../core/store.js";
 import {
@@ -234,30 +234,22 @@ async function create(again = () => {}) {
 function Creation({ close }) {
   const own = store.me.scopes.includes("*") ? Object.keys(SCOPES) : store.me.scopes;
   const [value, change] = useState(/** @type {Record<string, any>} */ ({ expires: 86400 }));
-  const [scopes, setScopes] = useState(() => new Set(PRESETS[0][1].filter((scope) => own.includes(scope))));
-  const toggle = (/** @type {string} */ scope) => {
-    const next = new Set(scopes);
-    if (!next.delete(scope)) next.add(scope);
-    setScopes(next);
-  };
+  const owned = (/** @type {string[]} */ some) => some.filter((scope) => own.includes(scope));
+  const [scopes, setScopes] = useState(() => owned(PRESETS[0][1]));
   const submit = async () => {
     const { until, expires, ...others } = value;
     const end = expires === "until" ? new Date(until).toISOString() : expires;
-    close(await call("/token/create", { ...others, expires: end, scopes: [...scopes] }));
+    close(await call("/token/create", { ...others, expires: end, scopes }));
   };
   const shared = { value, change, isWhole: true };
   return html`
     <${Form} yes="Create" cancel=${close} submit=${submit}>
       <${Fields} ...${shared} schema=${FIRST} />
       ${value.expires === "until" && html`<${Fields} ...${shared} schema=${UNTIL} />`}
-      <fieldset><legend>It may</legend>
-        <p class="does">${PRESETS.map(([said, some]) => html`<button type="button" onClick=${() => setScopes(new Set(some.filter((scope) => own.includes(scope))))}>${said}</button>`)}
-          <span class="note">${counted(scopes.size, "scope")} chosen</span></p>
-        <div class="choices">${own.map(
-          (/** @type {string} */ scope) => html`
-          <label class="check" key=${scope}><input type="checkbox" checked=${scopes.has(scope)} onChange=${() => toggle(scope)} />
-          <span>${SCOPES[scope] ?? ""}<br /><small class="mono">${text(scope)}</small></span></label>`,
-        )}</div></fieldset>
+      <${Several} label="It may" choices=${own.map((/** @type {string} */ scope) => [scope, SCOPES[scope] ?? "", text(scope)])} value=${scopes} set=${setScopes}>
+        <p class="does">${PRESETS.map(([said, some]) => html`<button type="button" onClick=${() => setScopes(owned(some))}>${said}</button>`)}
+          <span class="note">${counted(scopes.length, "scope")} chosen</span></p>
+      <//>
       <${Fields} ...${shared} schema=${PLACES} />
       <details><summary>More limits</summary><${Fields} ...${shared} schema=${LIMITS} /></details>
     <//>

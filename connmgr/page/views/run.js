@@ -20,7 +20,7 @@ import {
   useRef,
   useState,
 } from "../core/ui.js";
-import { Filters, Group, MOST_NAMED, numberOrShare } from "./listing.js";
+import { Filters, Group, named, numberOrShare } from "./listing.js";
 
 const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*" };
 /** The first is every token's; the second only of those that may run commands. */
@@ -75,9 +75,16 @@ const HOW = {
   cwd: { title: "In the directory" },
   ...TIMEOUT,
   env: { title: "Variables", format: "pairs", description: "One a line, as NAME=value." },
+  sendEnv: {
+    title: "Variables of mine",
+    format: "pairs",
+    description: "One a line; a machine gets those that its connection or the daemon admits.",
+  },
   stdin: { title: "Input", maxLength: 65_536 },
+  encoding: { title: "Input and output", choices: [["base64", "in base64, byte by byte"]] },
   session: { title: "In the shell called", examples: ["the connection's own"] },
   fresh: { title: "In a new shell", type: "boolean", default: false },
+  start: { title: "Open shells that are not open", type: "boolean", default: true },
 };
 const KEPT = {
   properties: {
@@ -132,6 +139,7 @@ function Run({ path, query }) {
   const [wanted, want] = useState("");
   const [category, within] = useState("");
   const [condition, require] = useState("");
+  const [kind, ofKind] = useState("");
   const [chosen, choose] = useState(() => new Set(path));
   const [results, setResults] = useState(/** @type {Map<string, Line>} */ (new Map()));
   const [running, setRunning] = useState(/** @type {string[]} */ ([]));
@@ -164,10 +172,11 @@ function Run({ path, query }) {
     return [...found.filter(isFirst), ...found.filter((one) => !isFirst(one))].filter(
       (one) =>
         one.usageCategory === "shell" &&
+        (!kind || one.type === kind) &&
         (!where.answer || where.answer.has(one.connection)) &&
         `${one.category.join("/")}/`.startsWith(category),
     );
-  }, [wanted, category, where.answer, connections, connections.size]);
+  }, [wanted, category, kind, where.answer, connections, connections.size]);
   const toggle = (/** @type {any} */ { connection }) => {
     const next = new Set(chosen);
     if (!next.delete(connection)) next.add(connection);
@@ -223,17 +232,21 @@ function Run({ path, query }) {
   };
   const preview = doing(async () => {
     if (!form.current?.reportValidity()) return;
-    const { targets, waves, as, why, locked = [] } = await startKept(true);
+    const { targets, waves, as, why, warning = "", locked = [] } = await startKept(true);
     const said = [`Nothing is started. It would run on ${counted(targets, "machine")}`];
     if (waves.length > 1) said.push(`in waves of ${waves.join(", ")}`);
     said.push(`as ${as}: ${why}`);
-    toast(text(said.join(", ") + (locked.length ? ` ${counted(locked.length, "machine")} would fail: locked.` : "")));
+    const fails = locked.length > 0 && `${counted(locked.length, "machine")} would fail: locked.`;
+    toast(text([said.join(", "), fails, warning].filter(Boolean).join(" ")));
   });
   const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
     doing(async () => {
-      if (isKept) go(address("runs", (await startKept()).run ?? ""));
-      else if (chosen.size && !running.length) await start([...chosen]);
+      if (isKept) {
+        const { run, warning } = await startKept();
+        if (warning) toast(text(warning));
+        go(address("runs", run ?? ""));
+      } else if (chosen.size && !running.length) await start([...chosen]);
     })();
   };
   const failures = [...results.values()].filter((line) => line.error || line.exitCode);
@@ -243,8 +256,6 @@ function Run({ path, query }) {
     await start(failures.map((line) => line.connection ?? ""));
   });
   const done = running.filter((id) => results.has(id)).length;
-  const names = [...chosen].slice(0, MOST_NAMED).map((id) => text(nameOf(id)));
-  const on = names.join(", ") + (chosen.size > MOST_NAMED ? ` and ${chosen.size - MOST_NAMED} more` : "");
   return html`
     <div class="view running">
       <header><h1>Run</h1></header>
@@ -254,6 +265,8 @@ function Run({ path, query }) {
             <label>Machines<input type="search" placeholder="web* or words of the name" value=${wanted} spellcheck=${false} onInput=${(event) => want(event.target.value)} /></label>
             <label>Category<select onChange=${(event) => within(event.target.value)}><option value="">All</option>
               ${[...categories.values()].map((one) => html`<option key=${one.category} value=${`${one.name.join("/")}/`}>${text(one.name.join(" / "))}</option>`)}</select></label>
+            <label>Type<select onChange=${(event) => ofKind(event.target.value)}><option value="">All</option>
+              ${[...store.types.values()].map((one) => one.usageCategory === "shell" && html`<option key=${one.type} value=${one.type}>${text(one.type)}</option>`)}</select></label>
             <label>Where<input placeholder="env=prod and os.id=debian" spellcheck=${false} onChange=${(event) => require(event.target.value.trim())} /></label>
           </div><//>
           ${where.error && html`<${Fault} error=${where.error} />`}
@@ -289,7 +302,7 @@ function Run({ path, query }) {
               <span>Keep it as a run<br /><small>It goes on without this page, in waves, and stops when too much fails.</small></span></label>`
             }
             ${isKept && html`<div class="choices"><${Fields} schema=${KEPT} value=${kept} change=${setKept} isWhole /></div>`}
-            <p class="note">${chosen.size ? `On ${on}` : "Choose the machines first."}</p>
+            <p class="note">${chosen.size ? `On ${named([...chosen].map((id) => text(nameOf(id))))}` : "Choose the machines first."}</p>
             <p class="does"><button class="primary" disabled=${!chosen.size || running.length > 0}>Run on ${counted(chosen.size, "machine")}</button>
               ${isKept && chosen.size > 0 && html`<button type="button" onClick=${preview}>Say what it would do</button>`}
               ${running.length > 0 && html`<button type="button" onClick=${() => stop.current?.abort()}>Stop</button>`}
@@ -299,7 +312,7 @@ function Run({ path, query }) {
           ${error && html`<${Fault} error=${error} />`}
           <p role="status" class="note">${running.length > 0 && html`<progress max=${running.length} value=${done} aria-label="Machines that have answered"></progress> ${done} of ${counted(running.length, "machine")}`}
             ${!running.length && results.size > 0 && `${counted(results.size - failures.length, "machine")} done, ${failures.length} failed`}</p>
-          ${grouped([...results.values()]).map((some) => html`<${Group} key=${some[0].connection} names=${some.map(machineOf)} line=${some[0]} />`)}
+          ${grouped([...results.values()]).map((some) => html`<${Group} key=${some[0].connection} names=${some.map(machineOf).sort()} line=${some[0]} />`)}
         </section>
       </div>
     </div>
@@ -328,7 +341,7 @@ const machineOf = (/** @type {Line} */ line) => text(line.name?.join("/") ?? nam
 async function copied(all) {
   const said = grouped(all).map((some) => {
     const [{ exitCode, stdout, stderr, error }] = some;
-    return `# ${some.map(machineOf).join(", ")}: ${error ? error.message : `exit ${exitCode}`}\n${[stdout, stderr].filter(Boolean).join("\n")}`;
+    return `# ${some.map(machineOf).sort().join(", ")}: ${error ? error.message : `exit ${exitCode}`}\n${[stdout, stderr].filter(Boolean).join("\n")}`;
   });
   await navigator.clipboard.writeText(said.join("\n\n"));
   toast("Copied.");

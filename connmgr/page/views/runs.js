@@ -21,7 +21,7 @@ import {
   useMemo,
   useState,
 } from "../core/ui.js";
-import { Details, forGood, Group, Listing, numberOrShare, took } from "./listing.js";
+import { Details, forGood, Group, Listing, numberOrShare, secondsOf, spelled, took } from "./listing.js";
 
 // Runs: commands on many machines that the daemon keeps and goes on with; each target as a cell, and what they printed.
 
@@ -231,7 +231,6 @@ const DAYS = 7;
 /** More firings of a schedule on one day are told by their number. */
 const MOST_A_DAY = 3;
 const MOST_TIMES = 1000;
-const SECONDS = /** @type {Record<string, number>} */ ({ s: 1, m: 60, h: 3600, d: 86400 });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short" });
 
@@ -246,11 +245,6 @@ const stateOf = ({ paused, overdue, next }) =>
         : { kind: "off", word: "ended" };
 /** @param {Schedule} one */
 const timesOf = ({ cron, every, timezone }) => (cron ? `${cron} ${timezone}` : `every ${spelled(every ?? 0)}`);
-/** @param {number} seconds */
-function spelled(seconds) {
-  const [unit, size] = Object.entries(SECONDS).findLast(([, size]) => seconds % size === 0) ?? ["s", 1];
-  return `${seconds / size} ${unit}`;
-}
 /** @param {Schedule["run"]} run */
 const targetsOf = ({ connections, connectionFilter, categoryFilter, typeFilter, where }) =>
   connections?.map(nameOf).join(", ") ??
@@ -386,16 +380,30 @@ const CATCH_UP = [
   ["none", "are left out"],
 ];
 
-/** What to run on: anew at each time for a pattern of names, as on the command line. @param {string} wanted @param {string} [where] */
-function selection(wanted, where) {
-  if (!wanted || wanted === "*") return { connectionFilter: "*", where };
-  if (isPattern(wanted) && !wanted.includes("/")) return { connectionFilter: `**/${wanted}`, where };
-  if (where) throw new Error("A condition goes with a pattern such as web*, and not with names.");
+/**
+ * What to run on: anew at each time for a pattern of names, as on the command line.
+ * @param {string} wanted @param {{where?: string, categoryFilter?: string, typeFilter?: string}} filters
+ */
+function selection(wanted, filters) {
+  if (!wanted || wanted === "*") return { connectionFilter: "*", ...filters };
+  if (isPattern(wanted) && !wanted.includes("/")) return { connectionFilter: `**/${wanted}`, ...filters };
+  if (Object.values(filters).some(Boolean))
+    throw new Error("Conditions, categories and types go with a pattern such as web*, and not with names.");
   const machines = [...store.connections.values()].filter((one) => one.usageCategory === "shell");
   const { exact } = search(wanted, machines);
   if (!exact.length) throw new Error("No machine is called so.");
   return { connections: exact.map((one) => one.connection) };
 }
+
+/** What notices are about, and the last of them only if somebody asks for it. */
+const TOLD = [
+  ["missed", "no daemon was there at the time"],
+  ["skipped", "the run before was under way"],
+  ["refused", "the run could not be started"],
+  ["failed", "it failed or was stopped"],
+  ["unreachable", "machines could not be reached"],
+  ["done", "all went well"],
+];
 
 async function add() {
   await form({
@@ -428,14 +436,17 @@ async function add() {
             maximum: 86400,
           },
           until: { format: "datetime-local" },
+          categoryFilter: { title: "Only in the categories", examples: ["fleet/**"] },
+          typeFilter: { title: "Only of the types", examples: ["ssh"] },
+          on: { title: "Tell of", type: "array", choices: TOLD, default: TOLD.slice(0, -1).map(([what]) => what) },
           tell: {
             format: "argv",
-            title: "Tell a program of failures",
+            title: "Tell a program",
             description: "Its path and arguments on the daemon's machine, one a line; it gets the notice as JSON.",
           },
           webhook: {
             type: "object",
-            title: "Tell a server of failures",
+            title: "Tell a server",
             required: ["url", "secret"],
             properties: {
               url: { title: "Address", description: "By https or http; it gets the notice as JSON." },
@@ -452,16 +463,16 @@ async function add() {
     },
     yes: "Add",
     work: async ({ name, command, on = "", where, when, timezone, waves, stopAfter, more = {} }) => {
-      const { tell, webhook, until, ...others } = more;
-      const often = /^(\d+(?:\.\d+)?)\s*([smhd])$/.exec(when.trim());
+      const { tell, webhook, until, on: told, categoryFilter, typeFilter, ...others } = more;
+      const every = secondsOf(when);
       const { schedule } = await call("/schedule/add", {
         name,
-        ...(often ? { every: Number(often[1]) * SECONDS[often[2]] } : { cron: when.trim(), timezone }),
+        ...(every === null ? { cron: when.trim(), timezone } : { every }),
         ...others,
         ...(until && { until: new Date(until).toISOString() }),
-        ...((tell || webhook) && { notify: { command: tell, webhook } }),
+        ...((told || tell || webhook) && { notify: { on: told, command: tell, webhook } }),
         run: {
-          ...selection(on.trim(), where?.trim() || undefined),
+          ...selection(on.trim(), { where: where?.trim() || undefined, categoryFilter, typeFilter }),
           command,
           waves: waves?.map(numberOrShare),
           stopAfter: stopAfter && numberOrShare(stopAfter),
