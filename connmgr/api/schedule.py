@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace as changed
 from datetime import datetime
 from typing import Any
@@ -47,10 +47,12 @@ from connmgr.errors import (
     UnknownRun,
     UnknownSchedule,
 )
+from connmgr.links.chain import locked_connections
 from connmgr.rights.tokens import access_of
 from connmgr.schedules.schedules import MISSED_SECONDS, Store, timing_of, turn_after
 from connmgr.schedules.times import Timing, zone_of
 from connmgr.secrets.loans import Loans
+from connmgr.secrets.principals import Access
 from connmgr.vault.schedules import StoredSchedule, Turn
 
 group = Group(
@@ -103,13 +105,13 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
     }
     new = StoredSchedule(id=str(uuid.uuid4()), name=request.name, spec=spec, due=None, next_at=None)
     new = _with_next_time(new, time_from_json(spec["anchor"]))
-    _try_out(spec["run"])
+    locked = _locked_to_schedules(_try_out(spec["run"]))
     services().vault.schedules.add(new, sees_work)
     services().schedules.changed(new, "added")
     detail(schedule=new.id)
     if new.due is None:
         raise InvalidRequest("until: It would never fire.")
-    return ScheduleAddResponse(schedule=new.id, next=new.due)
+    return ScheduleAddResponse(schedule=new.id, next=new.due, locked=locked)
 
 
 @group.endpoint(
@@ -323,8 +325,8 @@ def _notify_of(notify: Notify | None) -> dict[str, Any] | None:
     return given_json(notify)
 
 
-def _try_out(run: Mapping[str, Any]) -> None:
-    """Refuse a run that could not be started now, or not without a person."""
+def _try_out(run: Mapping[str, Any]) -> list[str]:
+    """Refuse a run that could not be started now, or not without a person; return its connections."""
     entrance = Entrance(flask.current_app._get_current_object())  # type: ignore[attr-defined]
     if caller().grant is not None:
         decided = entrance.post(caller(), "/token/check", {"path": "/run/start", "request": run})
@@ -334,7 +336,16 @@ def _try_out(run: Mapping[str, Any]) -> None:
                 "fires: start it by /run/start, or have somebody add the schedule whom no rule asks.",
                 rule=decided["rule"],
             )
-    entrance.post(caller(), "/run/start", {**run, "dryRun": True})
+    connections: list[str] = entrance.post(caller(), "/run/start", {**run, "dryRun": True})["connections"]
+    return connections
+
+
+def _locked_to_schedules(connections: Collection[str]) -> list[str] | None:
+    """Return those of ``connections`` whose secrets no run of a schedule opens; None if there are none."""
+    daemon, nobody = services(), Access()
+    if not daemon.vault.principals.status(nobody).has_users:
+        return None
+    return sorted(locked_connections(daemon.vault, daemon.registry, connections, nobody)) or None
 
 
 def _with_next_time(schedule: StoredSchedule, at: datetime) -> StoredSchedule:

@@ -155,6 +155,11 @@ class ScheduleUpdateRequest(ScheduleRequest):
 class ScheduleAddResponse(Message):
     schedule: Annotated[str, SchemaMembers({"format": "uuid"}), "The schedule's uuid."]
     next: Annotated[datetime, "When it fires first."]
+    locked: Annotated[
+        list[str] | None,
+        "Present if secrets of some connections are sealed to vault users alone: their ids. No run of a schedule opens "
+        "such secrets; it would be `failed` there.",
+    ] = None
 
 
 class SchedulePauseRequest(ScheduleRequest):

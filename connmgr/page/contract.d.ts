@@ -1550,6 +1550,7 @@ export interface ScheduleAddRequest {
 export interface ScheduleAddResponse {
   schedule: string;
   next: string;
+  locked?: string[];
 }
 
 export interface ScheduleInfo {

@@ -100,6 +100,21 @@ def test_a_token_uses_a_sealed_secret_by_a_loan_alone_and_never_reads_it(
     assert (entry["lent"]["user"], entry["lent"]["connections"]) == ("alice", [root])
 
 
+def test_a_schedule_says_which_secrets_stay_locked_to_it(daemon: Daemon, alice: Client, root: str) -> None:
+    """Nobody has unlocked them when it fires, and nothing is lent to it."""
+    run = {"connections": [root, LOCAL], "command": "true"}
+    holder = borrower(daemon, alice)
+    added = holder.ok("/schedule/add", name="lent", every=3600, run=run)
+    assert added["locked"] == [root]
+    info = alice.runs.wait(alice.schedules.trigger("lent"), timeout=60)
+    assert {state: count for state, count in info.counts.items() if count} == {"done": 1, "failed": 1}
+    own = alice.schedules.add("own", every=3600, run={**run, "connections": [LOCAL]})
+    assert own.locked is None
+    assert alice.schedules.add("both", every=3600, run=run).locked == [root]
+    for name in ("lent", "own", "both"):
+        alice.schedules.remove(name)
+
+
 def test_a_caller_who_cannot_open_the_secrets_lends_nothing(daemon: Daemon, own_daemon: Daemon) -> None:
     before = len(daemon.client.token.query())
     body: dict[str, Any] = {"name": "x", "expires": 60, "scopes": [], "lendSecrets": True}

@@ -741,6 +741,9 @@ def add_schedule(
     if as_json:
         print_json(added)
     else:
+        if added.locked is not None:
+            count = plural(len(added.locked), "connection")
+            click.echo(f"The secrets of {count} are sealed to vault users alone: its runs fail there.", err=True)
         click.echo(f"{added.schedule}  next {_ahead(added.next)}")
 
 
