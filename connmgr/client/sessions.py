@@ -215,11 +215,15 @@ WATCHED_SECONDS = 60.0
 """A watch ends after this time: a login waits for a touch no longer than the link may take to open."""
 
 
+ARRIVAL_SECONDS = 1.0
+"""Time in which the daemon begins to handle a watch's request: it counts back from then."""
+
+
 class TouchWatch:
     """Calls ``tell`` with the name of each connection whose login waits for a touch, until :meth:`over`.
 
-    It begins with those of the ``waited`` seconds before, and uses a connection to the daemon and a thread of its own,
-    from which ``tell`` is called.
+    It begins with those since the request, which was sent ``waited`` seconds before, and uses a connection to the
+    daemon and a thread of its own, from which ``tell`` is called.
     """
 
     def __init__(self, client: Client, tell: Callable[[str], None], *, waited: float) -> None:
@@ -228,7 +232,7 @@ class TouchWatch:
 
         self._client = client.clone(WATCHED_SECONDS)
         self._tell = tell
-        self._waited = waited
+        self._began = time.monotonic() - waited
         self._is_over = False
         self._end = threading.Timer(WATCHED_SECONDS, self.over)
         self._end.daemon = True
@@ -247,7 +251,10 @@ class TouchWatch:
 
         # Whoever cannot be told of touches, such as a token without the scope, waits without that.
         with suppress(ClientError), self._client, self._client.clone() as asking:
-            for event in self._client.events([LINK], ago=self._waited, retry_timeout=0):
+            # Counted at the last moment: a busy machine takes its time to load what this needs, and the one touch that
+            # was told meanwhile is told no second time.
+            ago = min(time.monotonic() - self._began + ARRIVAL_SECONDS, WATCHED_SECONDS)
+            for event in self._client.events([LINK], ago=ago, retry_timeout=0):
                 if self._is_over:
                     return
                 if event.change == TOUCH:
