@@ -15,6 +15,7 @@ from connmgr.testing.conformance import (  # noqa: E402
     ConnectionConformance,
     SchemaConformance,
     StreamConformance,
+    UnixStreamConformance,
     WrapperConformance,
 )
 from connmgr.testing.link import WAIT_SECONDS, Outcome, connect, local, run  # noqa: E402
@@ -29,6 +30,7 @@ __all__ = [
     "Process",
     "SchemaConformance",
     "StreamConformance",
+    "UnixStreamConformance",
     "WrapperConformance",
     "connect",
     "local",

@@ -9,11 +9,13 @@ import copy
 import os
 import select
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from connmgr.engine.session import Session
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import CommandTimeout, OperationError, TransportUnsupported
 from connmgr.fields import every_field, map_secrets
-from connmgr.plugin import AnyConnectionType, Channel, Pty, Reference, Transport, ValidationError, Wrapper
+from connmgr.plugin import AnyConnectionType, ByteStream, Channel, Pty, Reference, Transport, ValidationError, Wrapper
 from connmgr.registry import USAGE_CATEGORIES
 from connmgr.testing.link import WAIT_SECONDS, Outcome, connect, finish, local, run, script
 
@@ -524,40 +526,96 @@ class StreamConformance:
         thread.join(WAIT_SECONDS)
 
     def test_a_stream_carries_bytes_both_ways(self, transport: Transport, address: str, echo: int) -> None:
-        stream = transport.open_tcp(address, echo, timeout=WAIT_SECONDS)
-        stream.settimeout(WAIT_SECONDS)
-        received = bytearray()
-        stream.sendall(MESSAGE)
-        while len(received) < len(MESSAGE):
-            chunk = stream.recv(1 << 16)
-            assert chunk, f"the stream ended after {len(received)} of {len(MESSAGE)} bytes"
-            received += chunk
-        stream.close()
-        assert bytes(received) == MESSAGE
+        _assert_carries(transport.open_tcp(address, echo, timeout=WAIT_SECONDS))
 
     def test_what_is_written_can_end_before_what_is_read(self, transport: Transport, address: str, echo: int) -> None:
-        stream = transport.open_tcp(address, echo, timeout=WAIT_SECONDS)
-        stream.settimeout(WAIT_SECONDS)
-        stream.sendall(b"last words")
-        stream.shutdown(socket.SHUT_WR)
-        received = b""
-        while chunk := stream.recv(100):
-            received += chunk
-        stream.close()
-        assert received == b"last words"
+        _assert_ends_one_way(transport.open_tcp(address, echo, timeout=WAIT_SECONDS))
 
     def test_a_silent_stream_times_out(self, transport: Transport, address: str, echo: int) -> None:
-        stream = transport.open_tcp(address, echo, timeout=WAIT_SECONDS)
-        stream.settimeout(0.05)
-        with pytest.raises(TimeoutError):
-            stream.recv(1)
-        stream.close()
+        _assert_times_out(transport.open_tcp(address, echo, timeout=WAIT_SECONDS))
 
     def test_a_closed_port_is_an_error_of_its_own(self, transport: Transport, address: str) -> None:
         with socket.create_server((address, 0)) as server:
             port = server.getsockname()[1]
         with pytest.raises(OperationError):
             transport.open_tcp(address, port, timeout=WAIT_SECONDS)
+
+
+class UnixStreamConformance:
+    """Checks :meth:`connmgr.plugin.Transport.open_unix`; inherit it beside :class:`ConnectionConformance`.
+
+    The remote host must see this machine's files: by default those in the directory for temporary ones, otherwise those
+    in ``directory``, whose path must be short.
+    """
+
+    @pytest.fixture
+    def directory(self) -> Iterator[Path]:
+        """A directory of this machine, at the same path of the remote host."""
+        # A socket's path has 107 bytes at most (unix(7)), and tmp_path is long.
+        with tempfile.TemporaryDirectory(prefix="cm-") as directory:
+            # The remote host's user may be another one than this process's.
+            Path(directory).chmod(0o755)
+            yield Path(directory)
+
+    @pytest.fixture
+    def echo_path(self, directory: Path) -> Iterator[str]:
+        """The Unix socket of a server that echoes what one client sends, and then closes."""
+        path = str(directory / "echo")
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path)
+            Path(path).chmod(0o666)
+            server.listen()
+            server.settimeout(WAIT_SECONDS)
+            thread = threading.Thread(target=_echo, args=(server,), daemon=True)
+            thread.start()
+            yield path
+        thread.join(WAIT_SECONDS)
+
+    def test_a_unix_socket_carries_bytes_both_ways(self, transport: Transport, echo_path: str) -> None:
+        _assert_carries(transport.open_unix(echo_path, timeout=WAIT_SECONDS))
+
+    def test_what_is_written_to_a_unix_socket_can_end_first(self, transport: Transport, echo_path: str) -> None:
+        _assert_ends_one_way(transport.open_unix(echo_path, timeout=WAIT_SECONDS))
+
+    def test_a_silent_unix_socket_times_out(self, transport: Transport, echo_path: str) -> None:
+        _assert_times_out(transport.open_unix(echo_path, timeout=WAIT_SECONDS))
+
+    def test_a_path_without_a_socket_is_an_error_of_its_own(self, transport: Transport, directory: Path) -> None:
+        with pytest.raises(OperationError):
+            transport.open_unix(str(directory / "nobody"), timeout=WAIT_SECONDS)
+
+
+def _assert_carries(stream: ByteStream) -> None:
+    """Fail unless ``stream``, to a server that echoes, carries every byte both ways; and close it."""
+    stream.settimeout(WAIT_SECONDS)
+    received = bytearray()
+    stream.sendall(MESSAGE)
+    while len(received) < len(MESSAGE):
+        chunk = stream.recv(1 << 16)
+        assert chunk, f"the stream ended after {len(received)} of {len(MESSAGE)} bytes"
+        received += chunk
+    stream.close()
+    assert bytes(received) == MESSAGE
+
+
+def _assert_ends_one_way(stream: ByteStream) -> None:
+    """Fail unless the end of what is written to ``stream`` leaves it readable; and close it."""
+    stream.settimeout(WAIT_SECONDS)
+    stream.sendall(b"last words")
+    stream.shutdown(socket.SHUT_WR)
+    received = b""
+    while chunk := stream.recv(100):
+        received += chunk
+    stream.close()
+    assert received == b"last words"
+
+
+def _assert_times_out(stream: ByteStream) -> None:
+    """Fail unless reading from ``stream``, on which nothing comes, times out; and close it."""
+    stream.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        stream.recv(1)
+    stream.close()
 
 
 def _echo(server: socket.socket) -> None:

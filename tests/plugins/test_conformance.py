@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 
 import connmgr_tunnels
-from connmgr.testing import ConnectionConformance, SchemaConformance, StreamConformance, WrapperConformance
+from connmgr.testing import (
+    ConnectionConformance,
+    SchemaConformance,
+    StreamConformance,
+    UnixStreamConformance,
+    WrapperConformance,
+)
 from connmgr_elevated import ShellEnvironment
 from connmgr_local import Local
 from tests.api.wire import LOCAL
 
 
-class TestLocal(ConnectionConformance, StreamConformance):
+class TestLocal(ConnectionConformance, StreamConformance, UnixStreamConformance):
     @pytest.fixture
     def kind(self) -> Local:
         return Local()

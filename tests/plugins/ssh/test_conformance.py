@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connmgr.plugin import Transport
-from connmgr.testing import ConnectionConformance, StreamConformance, connect
+from connmgr.testing import ConnectionConformance, StreamConformance, UnixStreamConformance, connect
 from connmgr_ssh import Ssh
 from tests.plugins.ssh.conftest import public_key
 from tests.plugins.sshd import Sshd
@@ -27,7 +27,7 @@ def kept() -> Iterator[dict[str, Transport]]:
         link.close()
 
 
-class TestSsh(ConnectionConformance, StreamConformance):
+class TestSsh(ConnectionConformance, StreamConformance, UnixStreamConformance):
     @pytest.fixture
     def kind(self, ssh: Ssh) -> Ssh:
         return ssh
