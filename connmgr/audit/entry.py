@@ -33,8 +33,8 @@ RECORDED = "recorded"
 """The member of a request's facts with the argv to record, if some of the words that ran are secret."""
 
 _COMMANDS = {"command", "argv", RECORDED}
-# Members of a request whose names are those of facts.
-_MEMBERS = {"path": "file", "session": "shell", "id": "subject"}
+# Members of a request whose names are those of facts: `token` of an entry is the one with which the request was sent.
+_MEMBERS = {"path": "file", "session": "shell", "id": "subject", "token": "subject"}
 # The two parts of a sealed secret, as docs/SECURITY.md describes it, however a shell quotes it.
 _SEALED = re.compile(r"""((?:"token"|"encryptedValue")\s*:\s*")[A-Za-z0-9+/=_-]{16,}(")""")
 

@@ -97,7 +97,10 @@ SHARED = "-"
 
 def own_or(session: str | None) -> str | None:
     """Return ``session``, by default that of the environment or of the terminal, as the API takes it."""
-    return session_or_none(session or os.environ.get(SESSION_VARIABLE) or current_session().name)
+    if session is None:
+        session = os.environ.get(SESSION_VARIABLE) or current_session().name
+    # An empty one, as of an unset variable, is refused by the daemon, and is not another shell.
+    return session_or_none(session)
 
 
 def session_or_none(session: str | None) -> str | None:

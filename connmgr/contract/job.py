@@ -184,7 +184,7 @@ class JobInfo(Message):
     command: Annotated[
         str | tuple[str, ...] | None,
         WORDS,
-        SchemaMembers({"type": "string"}),
+        SchemaMembers({"type": ["string", "array"]}),
         "The text of the `command`, the `argv` as a list, or null.",
     ]
     locked: Annotated[

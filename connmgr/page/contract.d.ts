@@ -892,7 +892,7 @@ export interface JobInfo {
   session: string | null;
   name: string | null;
   key: string | null;
-  command: string | null;
+  command: string | any[] | null;
   locked?: boolean;
   state: "starting" | "running" | "exited" | "killed" | "timed_out" | "lost";
   exitCode: number | null;
@@ -1751,7 +1751,7 @@ export interface TerminalInfo {
   terminal: string;
   connection: string;
   session: string | null;
-  command: string | null;
+  command: string | any[] | null;
   locked?: boolean;
   term: string;
   columns: number;

@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tests.api.wire import send
+from tests.api.wire import LOCAL, send
 from tests.daemon import Daemon
 
 ROOT = Path(__file__).parent.parent.parent
@@ -84,6 +84,16 @@ def test_every_example_satisfies_its_schema(description: dict[str, Any]) -> None
                 validator(description, content["schema"]).validate(content["example"])
                 seen += 1
     assert seen > 100
+
+
+def test_what_runs_by_its_words_is_answered_as_described(daemon: Daemon, description: dict[str, Any]) -> None:
+    client, schemas = daemon.client, description["components"]["schemas"]
+    client.shell.start(LOCAL)
+    job = client.post("/job/start", connection=LOCAL, argv=["true"])["job"]
+    terminal = client.post("/terminal/open", connection=LOCAL, argv=["true"])
+    for name, answer in (("JobInfo", client.post("/job/info", job=job)), ("TerminalInfo", terminal)):
+        assert answer["command"] == ["true"]
+        validator(description, schemas[name]).validate(answer)
 
 
 def test_an_operation_with_fields_has_an_example_of_its_request_and_its_answer(description: dict[str, Any]) -> None:

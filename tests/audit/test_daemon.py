@@ -16,7 +16,7 @@ import pytest
 
 from connmgr.api.app import GROUPS
 from connmgr.client import ClientError
-from tests.api.wire import LOCAL, send
+from tests.api.wire import LOCAL, bearer, send
 from tests.cli.program import CommandLine, run
 from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon
@@ -196,6 +196,18 @@ def test_the_owner_has_no_token_in_an_entry(clean_daemon: Daemon, recorded: Reco
     (entry,) = recorded()
     assert not {"token", "tokenName", "rule", "approval", "begun", "phase"} & set(entry)
     assert entry["action"] == "secret.encrypt"
+
+
+@pytest.mark.parametrize("path", ["/undo/query", "/audit/record"])
+def test_a_request_about_a_token_is_not_recorded_as_one_of_that_token(
+    clean_daemon: Daemon, recorded: Recorded, path: str
+) -> None:
+    reader = create(clean_daemon, "audit.read", "fs.write")
+    send(clean_daemon.url, path, {"token": "another"}, bearer(clean_daemon))
+    reader.send(path, token="another")
+    own, theirs = (entry for entry in recorded() if entry["path"] == path)
+    assert (own.get("token"), own["subject"]) == (None, "another")
+    assert (theirs["token"], theirs["tokenName"], theirs["subject"]) == (reader.id, "test", "another")
 
 
 def test_queries_and_the_entries_that_a_token_sees(own_daemon: Daemon) -> None:
