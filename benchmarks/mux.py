@@ -1,7 +1,8 @@
 """``ssh`` at the daemon's control sockets beside ``ssh`` over a ControlMaster of its own, in one run.
 
 Run it with ``python -m benchmarks.mux``. All links are open beforehand. Sudo is measured where it asks this user for no
-password.
+password. ``python -m benchmarks.mux gigabit`` runs the copies over a loopback interface of 1 Gbit/s, in a network
+namespace of their own; it needs root, ip and tc.
 """
 
 from __future__ import annotations
@@ -36,10 +37,14 @@ SOCKETS = 5000
 SESSIONS = 1000
 SUDO = ["sudo", "-n"]
 MASTER, OURS = "ssh", "control socket"
+GIGABIT = 'ip link set lo up && tc qdisc add dev lo root tbf rate 1gbit burst 256kb latency 50ms && exec "$@"'
 
 
 def main() -> None:
     """Run all measurements, or those named on the command line."""
+    if "gigabit" in sys.argv[1:]:
+        program = [sys.executable, "-m", "benchmarks.mux", "cp"]
+        os.execvp("unshare", ["unshare", "--net", "sh", "-c", GIGABIT, "sh", *program])
     with contextlib.ExitStack() as opened:
         directory = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         daemon = opened.enter_context(temporary_daemon())

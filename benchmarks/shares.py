@@ -653,6 +653,12 @@ def _checksums(scene: _Scene) -> Iterator[None]:
     large = scene.daemon.home / "large"
     with large.open("wb") as file:
         file.truncate(1024 * MIB)
+    # The first reading fills this machine's page cache, in pieces of the kernel's that keep every program from a
+    # processor for tens of milliseconds, the idle class notwithstanding. In earnest that is another machine's cache.
+    with large.open("rb", buffering=0) as file:
+        buffer = bytearray(MIB)
+        while file.readinto(buffer):
+            pass
     with _crowd(scene, "fs.read") as crowd:
         asked = crowd.json("/fs/checksum", connection=scene.host, path=str(large))
         with _kept_alive(crowd, asked, 4):

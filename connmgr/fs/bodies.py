@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import io
 import os
@@ -49,6 +50,11 @@ MAX_FILES = 2048
 
 QUEUED_PIECES = 8
 """Most pieces of an upload that wait to be hashed."""
+
+PORTION_BYTES = 8 << 20
+"""Bytes of a file that a client receives, after each of which the system begins to write them to the disk."""
+
+_SYNC_FILE_RANGE_WRITE = 2
 
 _FULL = "The daemon's own disk has no space left for the blob."
 
@@ -199,6 +205,8 @@ class PassedFile:
         self.left = max(0, status.st_size - at)
         """The bytes that were left to read at the beginning."""
 
+        self._at = self._begun = at
+
     def pieces(self) -> Iterator[bytes]:
         """Yield exactly ``left`` bytes.
 
@@ -223,9 +231,23 @@ class PassedFile:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
             raise TransferFailed(f"The file to receive into cannot be written: {error.strerror}.") from error
+        self._at += len(data)
+        if self._at - self._begun >= PORTION_BYTES:
+            begin_to_flush(self._descriptor, self._begun, self._at - self._begun)
+            self._begun = self._at
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def begin_to_flush(descriptor: int, start: int, size: int) -> None:
+    """Have the system begin to write these bytes of a file to the disk, without waiting for that."""
+    # Otherwise ext4 does it all when the file replaces another one by rename(2) (auto_da_alloc in ext4(5)), and the
+    # client waits 70 ms for 100 MB after the last byte. Only Linux has the call, and a system that refuses it flushes
+    # as it likes.
+    begin = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if begin is not None:
+        begin(descriptor, ctypes.c_int64(start), ctypes.c_int64(size), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from connmgr.contract.fs import EntryResponse
-from connmgr.engine.rpc import STALL_SECONDS, Chunk, Exchange, RemoteProgram
+from connmgr.engine.rpc import STALL_SECONDS, Exchange, RemoteProgram
 from connmgr.engine.script import new_nonce
 from connmgr.errors import PolicyDenied, TransferFailed
 from connmgr.fs import remote
@@ -25,6 +25,7 @@ from connmgr.fs.remote import (
     LISTING_BYTES,
     RemoteFileSystem,
     chunked,
+    portioned,
     records_of,
 )
 
@@ -101,12 +102,13 @@ def write(fs: RemoteFileSystem, path: bytes, blob: Blob, mode: int | None, repla
     """Write ``blob`` to ``path`` in one step, when it is completely on disk; raise FileExists or FileChanged."""
     # An existing file keeps its mode and owner; a new one gets `mode`, or the mode that the remote umask allows. A
     # link is followed. `replaces` is as in FileAttributes.
-    _put(fs, path, [(blob.size, blob.pieces())], lambda: (blob.size, blob.sha256), FileAttributes(mode, None, replaces))
+    attributes = FileAttributes(mode, None, replaces)
+    _put(fs, path, blob.pieces(), blob.size, lambda: (blob.size, blob.sha256), attributes)
 
 
 def put_back(fs: RemoteFileSystem, path: bytes, content: bytes, attributes: FileAttributes, sha256: str) -> None:
     """Write ``content``, whose checksum is ``sha256``; otherwise as :func:`write`."""
-    _put(fs, path, [(len(content), [content])], lambda: (len(content), sha256), attributes)
+    _put(fs, path, [content], len(content), lambda: (len(content), sha256), attributes)
 
 
 def receive(
@@ -128,8 +130,7 @@ def receive(
             yield piece
 
     try:
-        chunks = chunked(digested()) if size is None else [(size, digested())]
-        _put(fs, path, chunks, lambda: (passed, digest.close()), attributes)
+        _put(fs, path, digested(), size, lambda: (passed, digest.close()), attributes)
         return passed, digest.close()
     finally:
         digest.close()
@@ -138,10 +139,12 @@ def receive(
 def _put(
     fs: RemoteFileSystem,
     path: bytes,
-    chunks: Iterable[Chunk],
+    pieces: Iterable[bytes],
+    size: int | None,
     facts: Callable[[], tuple[int, str]],
     attributes: FileAttributes,
 ) -> None:
+    portions = -((size or 0) // -remote.PORTION_BYTES)
     arguments: list[str | bytes] = [
         path,
         _octal(attributes.mode),
@@ -149,7 +152,9 @@ def _put(
         str(DISK_BLOCK_BYTES),
         attributes.stamp,
         attributes.replaces,
+        str(portions) if portions > 1 else "",
     ]
+    chunks = chunked(pieces) if size is None else portioned(pieces, size)
     with fs.run(remote.WRITE, arguments) as exchange:
         # A remote host that can read exact sizes needs no acknowledgement for each piece.
         exact = exchange.answer() == b"exact"

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 
 from connmgr import errors
 from connmgr.cancellation import NEVER, Cancellation
@@ -38,6 +39,10 @@ DISK_BLOCK_BYTES = 64 << 10
 
 CHUNK_BYTES = 2 << 20
 """Bytes of one chunk to the remote host; each chunk costs a process there."""
+
+PORTION_BYTES = 16 << 20
+"""Bytes of one chunk of a large file of known size, a multiple of the block size: the remote host reads it back and
+flushes it while the next one arrives, by three processes."""
 
 DISK_BYTES_A_SECOND = 1 << 20
 """Rate at which a remote host must at least flush and check, in bytes per second, besides the time of any answer."""
@@ -94,8 +99,8 @@ READ = _program("read")
 """``path``. ``ok size``, then the content; succeeds if the whole content can be read."""
 
 WRITE = _program("write", shared=("chunks", "litter", "digest"), fed=True)
-"""``path mode nonce``, the block size in bytes, and optionally the time for ``touch -t`` and what may be replaced: the
-SHA-256 of a file, or ``nothing``.
+"""``path mode nonce``, the block size in bytes, and optionally the time for ``touch -t``, what may be replaced: the
+SHA-256 of a file, or ``nothing``; and the number of portions, if there are several.
 
 ``ok`` when it is ready, and ``exact`` unless it acknowledges chunks. Then it reads the content in chunks, and a line
 ``end size sha256``; ``ok`` when the file is in place.
@@ -295,6 +300,24 @@ def records_of(exchange: Exchange, limit: int) -> Iterator[bytes]:
 def chunked(pieces: Iterable[bytes | memoryview]) -> Iterator[Chunk]:
     """Yield ``pieces`` in chunks large enough to be worth a process of the remote host."""
     return ((len(chunk), [chunk]) for chunk in joined(pieces, CHUNK_BYTES))
+
+
+def portioned(pieces: Iterable[bytes], size: int) -> Iterator[Chunk]:
+    """Yield ``pieces``, of ``size`` bytes, in chunks of :data:`PORTION_BYTES`; the last one has all that is left."""
+    source, left = iter(pieces), b""
+
+    def portion() -> Iterator[bytes]:
+        nonlocal left
+        missing = PORTION_BYTES
+        while missing and (piece := left or next(source, None)) is not None:
+            taken, left = piece[:missing], piece[missing:]
+            missing -= len(taken)
+            yield taken
+
+    while size > PORTION_BYTES:
+        yield PORTION_BYTES, portion()
+        size -= PORTION_BYTES
+    yield size, chain([left], source)
 
 
 def joined(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:

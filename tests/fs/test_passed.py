@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,7 +17,8 @@ import pytest
 from connmgr import paths
 from connmgr.daemon.passing import PassingSocket
 from connmgr.errors import InvalidRequest, SourceFailed, TransferFailed
-from connmgr.fs.bodies import PassedFile
+from connmgr.fs import bodies
+from connmgr.fs.bodies import PORTION_BYTES, PassedFile
 from tests.api.wire import LOCAL, address
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually_equal
@@ -167,3 +168,25 @@ def test_a_connection_keeps_the_first_descriptor_until_it_is_dropped(tmp_path: P
         assert os.path.sameopenfile(borrowed, first)
         for descriptor in (borrowed, first, second):
             os.close(descriptor)
+
+
+def test_what_is_received_is_flushed_while_more_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, begun = os.urandom(3 * PORTION_BYTES), list[tuple[int, int]]()
+    real = bodies.begin_to_flush
+
+    def begin(descriptor: int, start: int, size: int) -> None:
+        assert Path(tmp_path / "file").stat().st_size >= start + size, "what is not written yet is flushed"
+        begun.append((start, size))
+        real(descriptor, start, size)
+
+    monkeypatch.setattr(bodies, "begin_to_flush", begin)
+    (tmp_path / "file").write_bytes(b"lead")
+    descriptor = os.open(tmp_path / "file", os.O_WRONLY)
+    os.lseek(descriptor, 4, os.SEEK_SET)
+    with closing(PassedFile(descriptor)) as file:
+        for at in range(0, len(content), 700_000):
+            file.write(content[at : at + 700_000])
+    assert (tmp_path / "file").read_bytes() == b"lead" + content
+    assert [start for start, _ in begun] == [4, *(start + size for start, size in begun[:-1])]
+    assert len(begun) == 2
+    assert all(size >= PORTION_BYTES for _, size in begun)

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from connmgr import errors
-from connmgr.fs import files
-from connmgr.fs.bodies import Blobs
+from connmgr.fs import files, remote
+from connmgr.fs.bodies import Blobs, Digest
 from connmgr.fs.files import NOTHING, FileAttributes, receive
 from connmgr.fs.remote import DISK_BLOCK_BYTES, RemoteFileSystem
 from tests.deadlines import eventually_equal
@@ -96,7 +96,7 @@ def test_files_of_many_blocks_arrive_whole_or_not_at_all(
     assert names_in(folder) == ["file"]
 
 
-@pytest.mark.parametrize("size", [1 << 20, 12 << 20])
+@pytest.mark.parametrize("size", [1 << 20, 12 << 20, 33 << 20])
 def test_a_large_file_of_a_known_size_has_it_or_is_not_written(here: RemoteFileSystem, folder: Path, size: int) -> None:
     content = random.Random(size).randbytes(size)
     pieces = [content[at : at + 300_001] for at in range(0, size, 300_001)]
@@ -110,7 +110,82 @@ def test_a_large_file_of_a_known_size_has_it_or_is_not_written(here: RemoteFileS
     eventually_equal(lambda: names_in(folder), ["file"], "something stays of what did not come whole")
 
 
-def test_where_nothing_computes_a_checksum_a_large_file_arrives_all_the_same(tmp_path: Path, folder: Path) -> None:
+@pytest.mark.parametrize("size", [8 * DISK_BLOCK_BYTES, 8 * DISK_BLOCK_BYTES + 1, 9 * DISK_BLOCK_BYTES + 300])
+def test_files_of_several_portions_arrive_whole_or_not_at_all(
+    place: RemoteFileSystem, tools: str, folder: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PORTION_BYTES", 4 * DISK_BLOCK_BYTES)
+    content = random.Random(size).randbytes(size)
+    pieces = [content[at : at + 100_001] for at in range(0, size, 100_001)]
+    for path in (b"file", b"file", b"new"):
+        digest = hashlib.sha256(content).hexdigest()
+        assert receive(place, path, iter(pieces), size, FileAttributes()) == (size, digest)
+        assert (folder / path.decode()).read_bytes() == content
+    if shutil.which("sha256sum", path=tools):
+        monkeypatch.setattr(Digest, "close", lambda _: hashlib.sha256(b"other").hexdigest())
+        with pytest.raises(errors.TransferFailed, match="did not arrive whole"):
+            receive(place, b"file", iter([content[::-1]]), size, FileAttributes())
+    assert (folder / "file").read_bytes() == content
+    eventually_equal(lambda: names_in(folder), ["file", "new"], "what did not arrive whole is left")
+
+
+def test_a_large_file_is_read_once_on_the_disk_while_it_arrives(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PORTION_BYTES", 4 * DISK_BLOCK_BYTES)
+    tools = chosen_tools(tmp_path, [*NECESSARY, "dd", "stat"])
+    spoiled, asked = tmp_path / "spoiled", tmp_path / "asked"
+    for name in ("sha256sum", "openssl"):
+        (Path(tools) / name).unlink(missing_ok=True)
+    real = shutil.which("sha256sum")
+    summing = Path(tools) / "sha256sum"
+    summing.write_text(
+        f'#!/bin/sh\necho "$#" >>{asked}\n'
+        f'if [ $# = 0 ] && [ -e {spoiled} ]; then {real} >/dev/null; echo wrong; else exec {real} "$@"; fi\n'
+    )
+    summing.chmod(0o755)
+    transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
+    content = os.urandom(9 * DISK_BLOCK_BYTES + 7)
+    receive(RemoteFileSystem(transport, bytes(folder)), b"file", iter([content]), len(content), FileAttributes())
+    assert asked.read_text().split() == ["0"], "the file was summed in another way than by its portions"
+    asked.unlink()
+    spoiled.touch()
+    receive(RemoteFileSystem(transport, bytes(folder)), b"file", iter([content]), len(content), FileAttributes())
+    assert asked.read_text().split() == ["0", "1"], "a sum that differs was not computed again of the whole file"
+    assert (folder / "file").read_bytes() == content
+    transport.close()
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_disk_that_fails_while_a_large_file_arrives_is_told(
+    failing: int, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PORTION_BYTES", 4 * DISK_BLOCK_BYTES)
+    tools, flushes = chosen_tools(tmp_path, [*NECESSARY, "dd", "stat", "sha256sum"]), tmp_path / "flushes"
+    sync = Path(tools) / "sync"
+    sync.unlink(missing_ok=True)
+    # The kernel tells a failed write to the first who flushes, and to nobody afterwards.
+    sync.write_text(
+        f'#!/bin/sh\n[ "$1" != --help ] || {{ echo "sync [FILE]..."; exit; }}\necho >>{flushes}\n'
+        f'[ "$(wc -l <{flushes})" = {failing} ] || exit 0\necho "sync: $2: Input/output error" >&2; exit 1\n'
+    )
+    sync.chmod(0o755)
+    transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
+    content = os.urandom(10 * DISK_BLOCK_BYTES)
+    place = RemoteFileSystem(transport, bytes(folder))
+    with pytest.raises(errors.FileOperationFailed, match="Input/output error"):
+        receive(place, b"file", iter([content]), len(content), FileAttributes())
+    assert names_in(folder) == []
+    receive(place, b"file", iter([content]), len(content), FileAttributes())
+    assert (folder / "file").read_bytes() == content
+    transport.close()
+
+
+@pytest.mark.parametrize("portion", [DISK_BLOCK_BYTES, remote.PORTION_BYTES])
+def test_where_nothing_computes_a_checksum_a_large_file_arrives_all_the_same(
+    portion: int, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PORTION_BYTES", 16 * portion)
     tools = chosen_tools(tmp_path, [*NECESSARY, "dd", "stat"])
     transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
     content = os.urandom((8 << 20) + 5)
@@ -119,7 +194,7 @@ def test_where_nothing_computes_a_checksum_a_large_file_arrives_all_the_same(tmp
     transport.close()
 
 
-@pytest.mark.parametrize("size", [1 << 20, 12 << 20])
+@pytest.mark.parametrize("size", [1 << 20, 12 << 20, 33 << 20])
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="nothing is always full")
 def test_a_full_disk_is_told(size: int, tmp_path: Path, folder: Path) -> None:
     tools = chosen_tools(tmp_path, [*NECESSARY, "stat", "sha256sum"])

@@ -3,7 +3,7 @@
 # its target, and reached only by its open descriptor until it is complete and on disk. Then it is renamed, and compared
 # with the file of that name. A target that must be written in place is written by the descriptor of the file that was
 # examined. Files of a killed writer are removed by the next one (litter.sh).
-mode=$2 block=$4 stamp=$5 replaces=$6
+mode=$2 block=$4 stamp=$5 replaces=$6 large=$7
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 unchanged() {
   case $replaces in
@@ -17,10 +17,53 @@ dated() { [ ! "$stamp" ] || why=$(TZ=UTC0 touch -m -t "$stamp" "$1" 2>&1) || bec
 # GNU's sync(1) flushes one file since coreutils 8.24; busybox has fsync(1) for that. Otherwise everything is flushed.
 flush() { why=$(sync -- "$1" 2>&1) || unflushed "$1"; }
 unflushed() {
-  case ${why##*: } in *"o space left"*|*"uota exceeded"*|*"nput/output error"*) because "$why";; esac
+  ! disk_failed || because "$why"
   fsync "$1" 2>/dev/null || sync
 }
+disk_failed() { case ${why##*: } in *"o space left"*|*"uota exceeded"*|*"nput/output error"*) ;; *) return 1;; esac; }
+# A file of $large portions is read back and flushed while more of it arrives, so that little is left to do at its end.
+# It is read from what the file system has, and to its end: the sum is that of the file. If it differs, or nothing here
+# sums up what it is given, the whole file is read once more.
+follow() {
+  at=0 left=$large
+  # Not every sync(1) can flush a single file.
+  case $(sync --help 2>&1) in *FILE*) early=1;; *) early=;; esac
+  while read -r n && [ "$n" != 0 ]; do
+    chunk "$n" >&3 || { echo /broken/ >&2; return; }
+    wait
+    left=$((left - 1))
+    [ "$left" -gt 0 ] || continue
+    n=$((n / block))
+    dd if="$f" bs="$block" skip="$at" count="$n" iflag=fullblock 2>/dev/null &
+    { [ ! "$early" ] || flush_early; } >/dev/null &
+    at=$((at + n))
+  done
+  { [ "$early" ] && flush_early && echo /flushed/ >&2; } >/dev/null &
+  dd if="$f" bs="$block" skip="$at" 2>/dev/null
+  wait
+}
+# A failure of the disk is told only once: whoever opens the file and flushes it afterwards hears nothing of it.
+flush_early() {
+  why=$(sync -- "$f" 2>&1) && return
+  ! disk_failed || printf '%s\n/broken/\n' "$why" >&2
+  return 1
+}
+receive_and_follow() {
+  why=$( { follow 2>&9 | summed; } 9>&1 )
+  case $why in */broken/*) because "${why%%/broken/*}";; esac
+  followed=$why
+}
+# Prints the SHA-256 of its input, by whichever of these is here, the fastest first; nothing without any.
+summed() {
+  for o in "openssl dgst -sha256" sha256sum "shasum -a 256" "sha256 -q"; do
+    if command -v "${o%% *}" >/dev/null; then $o; return; fi
+  done
+  cat >/dev/null
+} 2>/dev/null
 verify_and_flush() {
+  case $followed in
+    ?*"$sum"*) case $followed in */flushed/*) ;; *) flush "$f";; esac; return;;
+  esac
   found=$(echo "/sum/$(checksum "$f")." & why=$(sync -- "$f" 2>&1) && why=done; wait; echo "/sync/$why")
   case $found in
     *"$sum"*) ;;
@@ -56,7 +99,7 @@ receive() {
   [ -e "$f" ] || { [ ! "$gated" ] || unsafe /proc; f=$t nofollow=-h; }
   receiving=1
   say ok "$exact"
-  why=$( { chunks >&3; } 2>&1) || because "$why"
+  if [ "$large" ] && [ "$exact" ]; then receive_and_follow; else why=$( { chunks >&3; } 2>&1) || because "$why"; fi
   read -r n size sum && [ "$n" = end ] || no transfer_failed
   verify_and_flush
   unchanged
@@ -85,7 +128,7 @@ case $b in ""|.|..) no wrong_file_type;; esac
 enter "$d" || no permission_denied
 p=./$b
 [ ! -L "$p" ] || swapped
-kept= found_at=
+kept= found_at= followed=
 if [ -e "$p" ]; then
   [ -f "$p" ] || no wrong_file_type
   [ -w "$p" ] || no permission_denied
