@@ -130,6 +130,9 @@ class Membership:
         self.name = name
         self._vault, self._lease = vault, lease
         self._shared = vault.database.is_shared
+        self.lease = lease if self._shared else None
+        """Seconds of silence after which others take over; None on SQLite."""
+
         self._ends = 0.0
         self._beaten = self._taken_over = float("-inf")
         self._joining = threading.Lock()
@@ -622,7 +625,14 @@ class RunDriver:
             try:
                 helps = time.monotonic() >= self._helps_from
                 step = self._vault.runs.step(
-                    self.id, self._boot, self._runs.name, outcomes, room, batch=self._batch, helps=helps
+                    self.id,
+                    self._boot,
+                    self._runs.name,
+                    outcomes,
+                    room,
+                    batch=self._batch,
+                    helps=helps,
+                    lease=self._membership.lease,
                 )
             except VaultUnavailable as error:
                 if self._closes_at is not None:

@@ -836,9 +836,13 @@ class StoredRuns:
         *,
         batch: int,
         helps: bool = True,
+        lease: float | None = None,
     ) -> RunStep:
-        """Store ``outcomes``, and begin up to ``room`` targets more; ``helps`` allows those at home elsewhere."""
-        return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch, helps))
+        """Store ``outcomes``, and begin up to ``room`` targets more; ``helps`` allows those at home elsewhere.
+
+        Nothing begins if ``boot`` was silent for ``lease`` seconds.
+        """
+        return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch, helps, lease))
 
     def _step(
         self,
@@ -850,6 +854,7 @@ class StoredRuns:
         room: int,
         batch: int,
         helps: bool,
+        lease: float | None,
     ) -> RunStep:
         """Store and begin; claim further batches, of about ``batch`` targets, where the daemon has too few.
 
@@ -878,13 +883,19 @@ class StoredRuns:
         row = self._advance(tx, row, at)
         begun: list[BegunTarget] = []
         leaves = False
-        if row["state"] == RUNNING and room > 0:
+        # The daemon's own look at its lease came before this transaction, which may have waited for the server. If
+        # others have freed its batches since, it would claim them again, and have targets twice that it had begun.
+        if row["state"] == RUNNING and room > 0 and (lease is None or self._is_member(tx, boot, lease, at)):
             begun, leaves = self._begin(tx, row, boot, name, mine, room, at, batch, helps)
         wait = None
         waiting = {"run_id": id, "mine": list(mine)}
         if mine and not begun and (next_at := tx.scalar(_NEXT_TRY, waiting)) is not None:
             wait = max(0.0, (next_at - at).total_seconds())
         return RunStep(row["state"], row["kills"], begun, wait, bool(mine), leaves or len(begun) >= room, leaves)
+
+    def _is_member(self, tx: sa.Connection, boot: str, lease: float, at: datetime) -> bool:
+        alive = daemons.c.seen > at - timedelta(seconds=lease)
+        return tx.scalar(sa.select(daemons.c.boot).where(daemons.c.boot == boot, alive)) is not None
 
     def _store(self, tx: sa.Connection, id: str, boot: str, outcomes: Sequence[TargetOutcome], at: datetime) -> None:
         printed = {outcome.printed[0]: outcome.printed[1] for outcome in outcomes if outcome.printed is not None}

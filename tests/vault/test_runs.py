@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,22 @@ def test_the_job_of_a_target_is_kept_until_its_outcome_is_stored_and_longer_wher
     assert kept(late) == 60
     step(vault, id, "two/1", [started(again)], 0)
     assert kept(late) == (60 if vault.database.is_shared else 0)
+
+
+def test_a_daemon_whose_lease_has_lapsed_begins_nothing(vault: Vault) -> None:
+    """Its step may have waited for the server until others had freed its batches: it would have targets twice."""
+    id = new_run(vault)
+    vault.runs.join("one/1", "one")
+    begun = vault.runs.step(id, "one/1", "one", [], 2, batch=2, lease=5.0).begun
+    assert len(begun) == 2
+    silent = stored_runs.daemons.update().values(seen=now() - timedelta(seconds=6))
+    vault.database.write(lambda tx: tx.execute(silent))
+    others_are_gone(vault, "two/1")
+    step = vault.runs.step(id, "one/1", "one", [], 3, batch=2, lease=5.0)
+    assert (step.begun, step.has_work) == ([], False)
+    # What others have begun since is theirs.
+    vault.runs.join("two/1", "two")
+    assert vault.runs.step(id, "two/1", "two", [], 3, batch=2, lease=5.0).begun
 
 
 def test_a_batch_that_is_bound_is_claimed_at_home_alone(vault: Vault) -> None:
