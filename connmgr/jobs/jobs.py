@@ -467,8 +467,9 @@ class Jobs:
         cached = self.find(id)
 
         def read(remote: RemoteJobs) -> JobOutput:
+            known = cached.stored
             state, out, err, directory = remote.read(remote_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
-            self._record(cached, state)
+            self._record(cached, known, state)
             if state.state == GONE:
                 raise errors.OutputGone("The job's output was removed on the remote host.")
             return cached.publish(
@@ -652,6 +653,7 @@ class Jobs:
         """Ask the remote host about jobs of one connection; return whether any has news."""
         news = False
         by_name = {remote_name(id): cached for id, cached in jobs.items()}
+        known = {name: cached.stored for name, cached in by_name.items()}
         looked = {name: by_name[name].moved_on(state) for name, state in remote.look(by_name, CALL_SECONDS).items()}
         silent = {
             name: state
@@ -665,15 +667,17 @@ class Jobs:
         for name, state in looked.items():
             cached = by_name[name]
             before = cached.last.version
-            self._record(cached, state)
+            self._record(cached, known[name], state)
             news |= cached.publish(state, tell=partial(self._tell, job=cached.stored)).version != before
         return news
 
-    def _record(self, cached: CachedJob, remote_job: RemoteJob) -> None:
-        """Record the state of a job, if it has changed."""
-        stored = cached.stored
-        if _may_begin(stored, remote_job):
+    def _record(self, cached: CachedJob, known: StoredJob, remote_job: RemoteJob) -> None:
+        """Record the state of a job, if it has changed; ``known`` is its row from before the look at the host."""
+        # A job that begins during a look may be missing in it, and another look may have seen it run meanwhile: by the
+        # row as it is now, it would be lost.
+        if _may_begin(known, remote_job):
             return
+        stored = cached.stored
         state = LOST if remote_job.state in (GONE, STARTING) else remote_job.state
         # Two requests may see the end at once, and another daemon too. The row decides which one was first, and only
         # that one tells of it.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from connmgr.errors import JobLimit, KeyReused, UnknownConnection, UnknownJob
+from connmgr.jobs.jobs import JobLimits, Jobs
+from connmgr.jobs.remote import JobStream, RemoteHosts, RemoteJob
 from connmgr.vault import Vault
 from connmgr.vault.jobs import JobFilter, StoredJob
 from connmgr.vault.names import LOCAL
@@ -112,3 +116,29 @@ def test_of_many_ids_those_are_known_that_are_jobs(vault: Vault, add: Add) -> No
     jobs = {vault.jobs.add(new(connection)).id for connection in (LOCAL, LOCAL, add("other"))}
     assert vault.jobs.known([*(str(uuid.uuid4()) for _ in range(1200)), *jobs]) == jobs
     assert vault.jobs.known([]) == set()
+
+
+class Hosts:
+    """In place of the links: one host, whose ``look`` a test defines."""
+
+    def __init__(self, look: Callable[[], str]) -> None:
+        self._look = look
+
+    def ask_at_once(self, _connection: str, work: Callable[[Hosts], bool]) -> bool:
+        return work(self)
+
+    def look(self, names: Iterable[str], _timeout: float) -> dict[str, RemoteJob]:
+        state = self._look()
+        return {name: RemoteJob(state, None, JobStream(0), JobStream(0)) for name in names}
+
+
+def test_a_job_that_begins_while_a_look_at_its_host_is_under_way_is_not_lost(vault: Vault) -> None:
+    job = vault.jobs.add(new())
+    looks: list[Callable[[], str]] = [lambda: (jobs.refresh([job]), "gone")[1], lambda: "running"]
+    hosts = Hosts(lambda: looks.pop(0)())
+    jobs = Jobs(vault, cast("RemoteHosts", hosts), JobLimits(8, 8), nullcontext, lambda *_, **__: None)
+    jobs.refresh([job])
+    assert vault.jobs.get(job.id).state == "running"
+    looks.append(lambda: "gone")
+    jobs.refresh([vault.jobs.get(job.id)])
+    assert vault.jobs.get(job.id).state == "lost"
