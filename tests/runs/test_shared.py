@@ -202,3 +202,17 @@ def test_what_a_lapsed_daemon_has_not_sent_is_begun_later_where_nobody_else_took
         assert sorted(hosts.begun("lapsed")) == [str(number) for number in range(6)]
     finally:
         hosts.daemon.stop()
+
+
+def test_a_token_that_one_daemon_revokes_stops_what_all_have_begun(shared: Shared) -> None:
+    created = shared.client(0).token.create("theirs", 600, ["connection.read", "shell.any"])
+    command = f"echo $N >> {shared.far / 'revoked'}; exec sleep 1000"
+    with Client(shared.daemons[0].url, session_token=created["token"]) as theirs:
+        run = theirs.runs.start(connections=shared.ids, command=command, parallel=8).run
+    assert run is not None
+    shared.await_begun("revoked", 8)
+    shared.client(1).token.revoke(created["id"])
+    info = shared.client(0).runs.wait(run, DEADLINE_SECONDS)
+    assert (info.state, info.reason) == ("stopped", "The token was revoked.")
+    assert not states(info).keys() & {"done", "starting", "waiting"}
+    assert shared.begun("revoked") == 8
