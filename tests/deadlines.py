@@ -61,6 +61,18 @@ def eventually_equal(
     eventually(look, f"{what}; expected: {expected!r}", holds=lambda seen: seen == expected, seconds=seconds)
 
 
+def given_time(attempt: Callable[[float], Seen], holds: Callable[[Seen], object], *, seconds: float = 0.5) -> Seen:
+    """Call ``attempt`` with ``seconds``, and with ever more until ``holds`` accepts its value; return the last value.
+
+    For what is cut off by its time after it has got somewhere: how far it gets in a second depends on the machine.
+    """
+    while True:
+        seen = attempt(seconds)
+        if holds(seen) or seconds > DEADLINE_SECONDS / 3:
+            return seen
+        seconds *= 4
+
+
 def settled(look: Callable[[], Seen], quiet_seconds: float, what: str) -> Seen:
     """Call ``look`` until its value has not changed for ``quiet_seconds``, and return this value.
 

@@ -7,7 +7,7 @@ from itertools import chain, count, repeat
 
 import pytest
 
-from tests.deadlines import eventually, eventually_equal, eventually_raises, settled
+from tests.deadlines import eventually, eventually_equal, eventually_raises, given_time, settled
 
 SHORT = 0.05
 
@@ -28,6 +28,11 @@ def test_a_failure_names_what_was_awaited_and_the_last_value() -> None:
         eventually(lambda: ["sleep"], "the job runs on", holds=lambda names: not names, seconds=SHORT)
     with pytest.raises(AssertionError, match=r"^it runs; expected: 'ended'; last seen within 0.05 s: \nbusy$"):
         eventually_equal(lambda: "busy", "ended", "it runs", seconds=SHORT)
+
+
+def test_what_needs_more_time_is_given_more_and_no_more_than_a_minute() -> None:
+    assert given_time(lambda seconds: seconds, lambda seconds: seconds > 1, seconds=0.5) == 2.0
+    assert given_time(lambda seconds: seconds, lambda _: False, seconds=0.5) == 32.0
 
 
 def test_only_ignored_exceptions_mean_not_yet(numbers: Iterator[int]) -> None:

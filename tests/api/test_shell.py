@@ -13,11 +13,19 @@ import pytest
 from connmgr.client import Client
 from tests.api.wire import LOCAL, NOBODY, address, bearer, refused, send
 from tests.daemon import Daemon
-from tests.deadlines import eventually
+from tests.deadlines import eventually, given_time
 
 
 def run(client: Client, command: str, **options: Any) -> Any:
     return client.post("/shell/exec", connection=LOCAL, command=command, **options)
+
+
+def timed_out(client: Client, command: str, printed: str, **options: Any) -> Any:
+    """Return the error of a command that was killed after its time, which sufficed to print ``printed``."""
+    return given_time(
+        lambda timeout: refused(client, "/shell/exec", connection=LOCAL, command=command, timeout=timeout, **options),
+        lambda error: error.details.get("stdout") == printed,
+    )
 
 
 def test_start_describes_the_shell_and_again_when_it_runs(client: Client) -> None:
@@ -90,19 +98,23 @@ def test_truncated_output_is_reported_as_truncated(client: Client) -> None:
 @pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "\ufffd"), ("base64", "/wo=")])
 def test_an_error_shows_output_as_an_answer_does(client: Client, encoding: str, shown: str) -> None:
     command = r"printf '\377\n'; sleep 60"
-    error = refused(client, "/shell/exec", connection=LOCAL, command=command, encoding=encoding, timeout=1)
+    error = timed_out(client, command, shown, encoding=encoding)
     assert (error.details["stdout"], error.details["stderr"]) == (shown, "")
     assert "truncated" not in error.details
 
 
 def test_truncated_output_of_a_killed_command_is_reported_as_truncated(client: Client) -> None:
     command = "yes | head -c 17000000; sleep 1000"
-    error = refused(client, "/shell/exec", connection=LOCAL, command=command, timeout=2)
+    error = given_time(
+        lambda timeout: refused(client, "/shell/exec", connection=LOCAL, command=command, timeout=timeout),
+        lambda error: error.details.get("truncated"),
+        seconds=2,
+    )
     assert (len(error.details["stdout"]), error.details["truncated"]) == (16 * 1024 * 1024 - 1, True)
 
 
 def test_a_timeout_is_500_with_what_was_printed_and_the_session_goes_on(client: Client) -> None:
-    error = refused(client, "/shell/exec", connection=LOCAL, command="echo begun; sleep 60", timeout=1)
+    error = timed_out(client, "echo begun; sleep 60", "begun")
     assert (error.status, error.code, error.details["stdout"]) == (500, "command_timeout", "begun")
     assert run(client, "echo on")["stdout"] == "on"
 

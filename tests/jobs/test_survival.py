@@ -27,12 +27,13 @@ MANY = 130
 """Jobs whose ids together exceed a pipe's atomic write."""
 
 
-def test_the_end_of_its_helper_and_of_its_session(jobs: Jobs) -> None:
+def test_the_end_of_its_helper_and_of_its_session(jobs: Jobs, gate: Path) -> None:
     with local_session("sh") as session:
-        launch = Launch(new_id(), b"echo ready; sleep 2; echo later", surroundings=session.surroundings)
+        launch = Launch(new_id(), f"echo ready; cat {gate}; echo later".encode(), surroundings=session.surroundings)
         id = jobs.start(launch)
         jobs.await_that(id, lambda read: read.stdout == b"ready\n")
         jobs.helpers.dismiss()
+    gate.write_text("")
     assert jobs.ended(id).stdout == b"ready\nlater\n"
 
 

@@ -119,7 +119,7 @@ def test_head_and_tail_are_kept_and_the_middle_is_there_to_be_read(daemon: Daemo
     async def work(agent: Agent) -> None:
         began = time.monotonic()
         ran = await agent.call("run_command", **LOCAL, argv=["seq", "1", "20000"], maxBytes=300)
-        assert time.monotonic() - began < 4, "the end is noticed however much was printed"
+        assert time.monotonic() - began < 15, "the end is noticed however much was printed"
         assert ran["stdout"].startswith("1\n2\n3\n")
         assert ran["stdout"].endswith("\n19999\n20000\n")
         assert ran["omitted"] == {"stdout": 108894 - 300, "stderr": 0}
@@ -163,7 +163,7 @@ def test_a_long_command_continues_and_reports_progress(
     async def work(agent: Agent) -> None:
         command = f"for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.1; done; read line <{gate}; exit 3"
         started = await agent.client.call_tool(
-            "run_command", {**LOCAL, "command": command, "wait": 1}, progress_callback=progress
+            "run_command", {**LOCAL, "command": command, "wait": 3}, progress_callback=progress
         )
         assert started.structured_content is not None
         ran = started.structured_content

@@ -17,10 +17,14 @@ from connmgr.mcp import output, tool
 from tests.api.wire import add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.mcp.agent import LOCAL, MODES, refused
 from tests.mcp.near import Agent, run
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_data
+
+ANSWER_SECONDS = DEADLINE_SECONDS / 2
+"""More than an answer takes on a busy machine, and less than without the limits that the tests set or look at."""
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -38,13 +42,13 @@ def test_a_daemon_that_answers_no_more_holds_up_no_answer(
             began = time.monotonic()
             told = await agent.client.call_tool("run_command", {**LOCAL, "command": "true"})
             assert told.is_error
-            assert 2.0 < time.monotonic() - began < 6.0
+            assert 2.0 < time.monotonic() - began < ANSWER_SECONDS
             followed = await agent.call("read_job", job=job, wait=1)
             assert (followed["state"], followed["stale"]) == ("unknown", True)
         finally:
             os.kill(own_daemon.pid, signal.SIGCONT)
         await agent.call("write_stdin", job=job, text="on\n", eof=True)
-        assert (await agent.call("read_job", job=job, wait=2))["stdout"] == "on\n"
+        assert (await agent.call("read_job", job=job, wait=20))["stdout"] == "on\n"
 
     run(own_daemon, work, mode=mode)
 
@@ -63,9 +67,9 @@ def test_a_start_whose_answer_was_lost_is_found_again(
             assert await agent.refused("run_command", **command) == "unreachable"
         finally:
             os.kill(own_daemon.pid, signal.SIGCONT)
-        with anyio.move_on_after(10):
+        with anyio.move_on_after(DEADLINE_SECONDS):
             while not (tmp_path / "runs").exists():
-                ran = await agent.call("run_command", **command, wait=2)
+                ran = await agent.call("run_command", **command, wait=20)
                 assert ran["exitCode"] == 0
         await agent.call("run_command", **command)
         assert (tmp_path / "runs").read_text() == "once\nonce\n", "the second time is meant"
@@ -107,7 +111,7 @@ def test_a_machine_that_accepts_and_says_nothing_holds_up_no_answer(
             arguments = {"system": "silent", "command": "true"}
             answer = await agent.client.call_tool("run_command", arguments, progress_callback=progress)
             assert refused(answer)["code"] == "unreachable"
-            assert 1.5 < time.monotonic() - began < 4.5
+            assert 1.5 < time.monotonic() - began < ANSWER_SECONDS
             assert told, "it tells that it goes on while the link is opened"
             assert (await agent.call("run_command", **LOCAL, command="echo here"))["stdout"] == "here\n"
 
@@ -130,7 +134,7 @@ def test_a_machine_that_is_frozen_holds_up_no_answer(
             try:
                 began = time.monotonic()
                 seen = await agent.call("read_job", job=job, wait=1)
-                assert time.monotonic() - began < 10
+                assert time.monotonic() - began < ANSWER_SECONDS
                 assert seen["stale"]
             finally:
                 server.thaw()

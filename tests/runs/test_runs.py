@@ -13,7 +13,7 @@ import pytest
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
 from connmgr.contract.run import Script
 from tests.conftest import StartDaemon
-from tests.deadlines import eventually, eventually_equal
+from tests.deadlines import eventually, eventually_equal, given_time
 from tests.runs.conftest import HOSTS, Hosts
 
 
@@ -119,14 +119,18 @@ def test_failures_are_tried_again(hosts: Hosts) -> None:
 
 
 def test_a_command_that_takes_too_long_has_failed(hosts: Hosts) -> None:
-    info = hosts.run("echo begun; sleep 60", 1, timeout=0.3)
-    [one] = hosts.targets(info.run)
+    [one] = given_time(
+        lambda seconds: hosts.targets(hosts.run("echo begun; sleep 60", 1, timeout=seconds).run),
+        lambda targets: targets[0].stdout,
+    )
     assert one.error is not None
     assert (one.state, one.error["code"], one.stdout) == ("failed", "command_timeout", "begun")
 
 
 def test_a_run_that_takes_too_long_is_stopped(hosts: Hosts) -> None:
-    info = hosts.run("sleep 60", 3, parallel=1, run_timeout=0.5)
+    info = given_time(
+        lambda seconds: hosts.run("sleep 60", 3, parallel=1, run_timeout=seconds), lambda info: info.counts["failed"]
+    )
     assert (info.state, info.reason) == ("failed", "The run took longer than its runTimeout.")
     assert (info.counts["failed"], info.counts["stopped"]) == (1, 2)
 

@@ -48,7 +48,7 @@ def test_a_fresh_shell_with_streamed_output_leaves_nothing_either(client: Client
 def test_a_fresh_shell_whose_command_fails_leaves_nothing_either(client: Client) -> None:
     for command, code in (("kill -9 $$; sleep 100", "shell_lost"), ("sleep 100", "command_timeout")):
         with pytest.raises(ClientError) as caught:
-            client.shell.exec(LOCAL, command, fresh=True, timeout=1)
+            client.shell.exec(LOCAL, command, fresh=True, timeout=1 if code == "command_timeout" else DEADLINE_SECONDS)
         assert caught.value.code == code
         assert shells(client) == [(None, "/usr")]
 

@@ -11,7 +11,7 @@ import pytest
 
 from connmgr.terminals.emulator.screen import Screen
 from tests.api.wire import send
-from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal, settled
 from tests.jobs.world import LOCAL, World
 from tests.processes import Held
 from tests.streams.wire import NotUpgradedError, Stream
@@ -122,9 +122,7 @@ def test_a_client_that_does_not_acknowledge_pauses_the_program_for_five_seconds(
     began = time.monotonic()
     while len(lazy.ended.stdout) < WINDOW:
         assert lazy.frames()
-    waits = terminal.ask("output", offset=1 << 52)["offset"]
-    time.sleep(0.5)
-    assert terminal.ask("output", offset=1 << 52)["offset"] == waits
+    waits = settled(lambda: terminal.ask("output", offset=1 << 52)["offset"], 0.5, "the program does not pause")
     eventually(
         lambda: terminal.ask("output", offset=1 << 52)["offset"],
         "the program waits on",

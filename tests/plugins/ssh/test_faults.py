@@ -484,17 +484,17 @@ def test_channels_come_and_go_while_keys_are_exchanged_all_the_time(start_sshd: 
     assert not failures
 
 
-def held() -> tuple[int, Counter[str]]:
+def held() -> Counter[str]:
     """Return how many threads this process has but those that ask silent hosts, and which descriptors."""
     # What earlier tests left is not closed while a test counts.
     gc.collect()
-    return threading.active_count() - _keep_alives(), descriptors()
+    return Counter({"thread": threading.active_count() - _keep_alives()}) + descriptors()
 
 
 @pytest.mark.needs("linux")
 def test_rounds_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect) -> None:
     connect(sshd).close()
-    threads, before = held()
+    before = held()
     for number in range(20):
         link = connect(sshd)
         if number % 4:
@@ -502,19 +502,17 @@ def test_rounds_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect) 
             if number % 4 == 1:
                 channel.close()
         link.close()
-    left, after = held()
-    assert (left, after - before) == (threads, {})
+    eventually_equal(lambda: held() - before, Counter(), "rounds leave something behind")
 
 
 @pytest.mark.needs("linux")
 def test_refusals_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect, closed_port: int) -> None:
-    threads, before = held()
+    before = held()
     for fields in [{"hostKey": "SHA256:" + "A" * 43}, {"identity": None}, {"port": closed_port}, {"user": "nobody-x"}]:
         for _ in range(5):
             with pytest.raises(OperationError):
                 connect(sshd, **fields)
-    left, after = held()
-    assert (left, after - before) == (threads, {})
+    eventually_equal(lambda: held() - before, Counter(), "refusals leave something behind")
 
 
 def test_a_daemon_that_may_open_no_further_file_says_so(sshd: Sshd, ssh: Ssh) -> None:
