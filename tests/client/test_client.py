@@ -316,14 +316,15 @@ class TestSessions:
             assert client.session_token != token
 
     def test_an_expired_token_is_renewed_also_before_a_stream(self, start_daemon: StartDaemon, tmp_path: Path) -> None:
-        daemon = start_daemon("--session-ttl", "0.2")
+        # Long enough for a handshake and what follows it, also on a busy machine: what a pipe sent cannot be repeated.
+        daemon = start_daemon("--session-ttl", "2")
         read, write = os.pipe()
         os.write(write, b"streamed")
         os.close(write)
         with Client(daemon.url, auth_file=daemon.auth_file) as client, os.fdopen(read, "rb") as pipe:
             client.shell.start(LOCAL_MACHINE)
             token = client.session_token
-            assert threading.Event().wait(0.5) is False
+            assert threading.Event().wait(2.5) is False
             client.fs.upload(LOCAL_MACHINE, pipe, tmp_path / "file")
             assert client.session_token != token
         assert (tmp_path / "file").read_bytes() == b"streamed"
