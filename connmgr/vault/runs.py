@@ -838,10 +838,7 @@ class StoredRuns:
         helps: bool = True,
         lease: float | None = None,
     ) -> RunStep:
-        """Store ``outcomes``, and begin up to ``room`` targets more; ``helps`` allows those at home elsewhere.
-
-        Nothing begins if ``boot`` was silent for ``lease`` seconds.
-        """
+        """Store ``outcomes``, and begin up to ``room`` targets more; ``helps`` allows those at home elsewhere."""
         return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch, helps, lease))
 
     def _step(
@@ -858,7 +855,8 @@ class StoredRuns:
     ) -> RunStep:
         """Store and begin; claim further batches, of about ``batch`` targets, where the daemon has too few.
 
-        Whoever stores the last outcome of a wave begins the next one, or ends the run.
+        Whoever stores the last outcome of a wave begins the next one, or ends the run. Nothing begins if ``boot`` was
+        silent for ``lease`` seconds.
         """
         row: Row | None = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
         if row is None:
