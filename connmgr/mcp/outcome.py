@@ -293,6 +293,7 @@ NEXT: Mapping[str, str] = {
     "shell_busy": "Another command holds the shell. " + _WAIT,
     "session_limit": "Omit session, or use one that list_jobs shows: a system has 16 at most.",
     "job_limit": "Too many jobs run. Wait for one with read_job, or stop one with stop_job.",
+    "key_reused": "The key stands for another start. Repeat that start as it was, or leave the key out.",
     "terminal_limit": "Too many terminals are open. Close one with close_terminal.",
     "stream_limit": _WAIT,
     "temporary_limit": _WAIT,

@@ -22,6 +22,15 @@ def connmgr(daemon: Daemon, *words: str, token: str | None = None) -> Done:
     return run(*words, environment=environment)
 
 
+@pytest.fixture(autouse=True)
+def room_for_shells(daemon: Daemon) -> None:
+    """Stop what tests before have left: the tokens of all together may have 12 shells of the local machine."""
+    try:
+        daemon.client.post("/shell/stop", connection=LOCAL, all=True)
+    except ClientError as error:
+        assert error.code == "no_shell", error
+
+
 def create(daemon: Daemon, *options: str) -> str:
     done = connmgr(daemon, "token", "create", "--for", "ci", "--expires", "1h", *options)
     assert done.code == 0, done.errors
