@@ -25,7 +25,7 @@ def connmgr(daemon: Daemon, *words: str, token: str | None = None) -> Done:
 @pytest.fixture(autouse=True)
 def room_for_shells(daemon: Daemon) -> None:
     """Stop what tests before have left: the tokens of all together may have 12 shells of the local machine."""
-    if daemon.client.shells.list(LOCAL):
+    if daemon.client.shell.list(LOCAL):
         daemon.client.post("/shell/stop", connection=LOCAL, all=True)
 
 
