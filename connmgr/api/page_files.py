@@ -39,7 +39,7 @@ class PageFiles:
     def get(self, name: str) -> PackedFile:
         """Return the file ``name``, a path below the directory.
 
-        :raises OSError: there is no such file, or it cannot be read.
+        :raises OSError: the file does not exist, or cannot be read.
         """
         path = self._directory / name
         status = path.stat()

@@ -172,6 +172,7 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
         return after
 
     schedule = _visible_schedule(request.schedule)
+    # Refused before the new run is tried out, which takes longer; decided again when it is stored.
     updated(schedule)
     if request.run is not None:
         changes |= {"run": _run_of(request.run), **_author()}

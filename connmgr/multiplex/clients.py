@@ -229,7 +229,7 @@ class MultiplexClient:
         count = request.descriptors
         if len(self._received) < count:
             return False
-        # OpenSSH passes each descriptor with a NUL of its own (monitor_fdpass.c), so these bytes are no packet.
+        # OpenSSH sends one NUL byte with each descriptor (monitor_fdpass.c). These bytes belong to no packet.
         if len(self._descriptors) != count or any(self._received[:count]):
             raise Malformed(f"The client sends {count} bytes, but not a descriptor with each.")
         del self._received[:count]

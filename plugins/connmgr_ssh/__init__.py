@@ -231,7 +231,7 @@ class Ssh(ConnectionType):
         self._accepted = AcceptedKeys(None)
         self._places = LoginPlaces()
         self._keep_alives = KeepAlives()
-        # For what is asked about thousands of connections at once; a login reads the files itself.
+        # Used by requests about thousands of connections. A login reads the files itself.
         self._files = CurrentFiles()
 
     def prepare(self, directory: Path) -> None:

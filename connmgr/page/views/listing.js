@@ -53,7 +53,7 @@ export const named = (names, most = MOST_NAMED) =>
 
 const SECONDS = /** @type {Record<string, number>} */ ({ s: 1, m: 60, h: 3600, d: 86400 });
 
-/** How long `15m` or `1.5 h` is, in seconds; null where it is no length. @param {string} given */
+/** The seconds of a duration such as `15m` or `1.5 h`, or null for any other text. @param {string} given */
 export function secondsOf(given) {
   const [, count, unit] = /^\s*(\d+(?:\.\d+)?)\s*([smhd])\s*$/.exec(given) ?? [];
   return unit ? Number(count) * SECONDS[unit] : null;
