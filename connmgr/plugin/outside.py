@@ -171,9 +171,9 @@ def ask_server(
     :raises Unanswered: it cannot be reached, is not trusted, says more than ``limit`` bytes, or is not done in time.
     """
     parts = urlsplit(address)
-    connection = _connection(parts.scheme, parts.hostname or "", parts.port, ca_file, deadline)
+    context = _context(ca_file) if parts.scheme == "https" else None
     try:
-        with ending(connection, deadline.left()):
+        with connected(parts.hostname or "", parts.port, context, deadline) as connection:
             method = "GET" if body is None else "POST"
             connection.request(method, quote(parts.path.rstrip("/")) + path, body, dict(headers))
             with connection.getresponse() as answer:
@@ -195,30 +195,63 @@ def ask_server(
 
 
 @contextmanager
-def ending(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
-    """Close ``connection`` after the block; where that takes longer than ``seconds``, its reads and writes fail."""
+def connected(
+    host: str, port: int | None, context: ssl.SSLContext | None, deadline: Deadline
+) -> Iterator[http.client.HTTPConnection]:
+    """Yield a connection to the first address of ``host`` that accepts one, by TLS with a ``context``; close it later.
+
+    :raises OSError: none accepts, or the server's certificate does not suit; and, also within the block, whatever is
+        not done by the ``deadline``.
+    """
+    # Without a port, the library would take the end of an IPv6 address for one.
+    port = port or (443 if context else 80)
+    connection = http.client.HTTPSConnection(host, port) if context else http.client.HTTPConnection(host, port)
     # The timeout of a socket is that of one step; a server that answers letter by letter would have no end.
-    end = threading.Timer(seconds, _cut, (connection,))
+    end = threading.Timer(deadline.left(), _cut, (connection,))
     end.daemon = True
     end.start()
     try:
-        yield
+        # Not by the library, whose timeout is that of each address of a name.
+        connection.sock = _socket_to(host, port, deadline)
+        if context:
+            connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
+        if deadline.passed:
+            # The timer has ended by now, and may have found no socket.
+            raise _not_accepted(host)
+        yield connection
     finally:
         end.cancel()
         connection.close()
 
 
-def _connection(
-    scheme: str, host: str, port: int | None, ca_file: str | None, deadline: Deadline
-) -> http.client.HTTPConnection:
-    seconds = deadline.left(LEAST_SECONDS)
-    if scheme == "http":
-        return http.client.HTTPConnection(host, port, timeout=seconds)
+def _socket_to(host: str, port: int, deadline: Deadline) -> socket.socket:
+    failure: OSError = _not_accepted(host)
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        if deadline.passed:
+            break
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(deadline.left(LEAST_SECONDS))
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        else:
+            # Of all of TLS's handshake, and of each step afterwards.
+            sock.settimeout(deadline.left(LEAST_SECONDS))
+            return sock
+    raise failure
+
+
+def _not_accepted(host: str) -> TimeoutError:
+    return TimeoutError(f"{host} did not accept the connection in time.")
+
+
+def _context(ca_file: str | None) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=ca_file)
+        return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise Unanswered(f"cannot read the CA file: {error.strerror or 'it has no certificate'}") from error
-    return http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
 
 
 def _cut(connection: http.client.HTTPConnection) -> None:

@@ -16,7 +16,6 @@ import logging
 import os
 import queue
 import signal
-import socket
 import ssl
 import subprocess
 import threading
@@ -27,7 +26,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from connmgr.plugin.outside import ending
+from connmgr.plugin import Deadline
+from connmgr.plugin.outside import connected
 from connmgr.processes import environment_of_programs
 from connmgr.shares import of_tokens
 
@@ -157,43 +157,12 @@ def _to_webhook(notice: Notice) -> None:
         "X-Connmgr-Signature": signature(notice.secret, timestamp, body),
     }
     host = parts.hostname or ""
-    is_secure = parts.scheme == "https"
-    # Without a port, the library would take the end of an IPv6 address for one.
-    port = parts.port or (443 if is_secure else 80)
-    connection = (http.client.HTTPSConnection if is_secure else http.client.HTTPConnection)(host, port)
-    deadline = time.monotonic() + WEBHOOK_SECONDS
+    context = ssl.create_default_context() if parts.scheme == "https" else None
     try:
-        with ending(connection, WEBHOOK_SECONDS):
-            # Not by the library, whose timeout is that of each address of a name.
-            connection.sock = _connect(host, port, deadline)
-            if is_secure:
-                connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
-            if time.monotonic() >= deadline:
-                # The end has come already, and has found nothing to cut off.
-                raise TimeoutError(f"{host} did not accept the connection within {WEBHOOK_SECONDS:g} s.")
+        with connected(host, parts.port, context, Deadline(WEBHOOK_SECONDS)) as connection:
             connection.request("POST", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), body, headers)
             status = connection.getresponse().status
     except (http.client.HTTPException, ValueError) as error:
         raise OSError(None, f"{parts.hostname} did not answer as a web server does.") from error
     if not 200 <= status < 300:
         logger.warning("The webhook at %s answered with status %d.", parts.hostname, status)
-
-
-def _connect(host: str, port: int, deadline: float) -> socket.socket:
-    """Return a socket to the first address of ``host`` that accepts; raise ``OSError`` if none does by ``deadline``."""
-    failure: OSError = TimeoutError(f"{host} did not accept the connection within {WEBHOOK_SECONDS:g} s.")
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(left)
-            sock.connect(address)
-        except OSError as error:
-            sock.close()
-            failure = error
-        else:
-            sock.settimeout(WEBHOOK_SECONDS)
-            return sock
-    raise failure
