@@ -17,6 +17,7 @@ import pytest
 from connmgr.errors import SecretUnavailable
 from connmgr.fields import ValidationError
 from connmgr.plugin import Deadline
+from connmgr.plugin.outside import Unanswered, ask_server
 from connmgr_sources.kv import VaultSource
 from tests.deadlines import DEADLINE_SECONDS
 
@@ -192,3 +193,16 @@ def test_what_could_lead_elsewhere_is_refused(members: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refusal:
         VaultSource().schema().load({"token": TOKEN, **members})
     assert "hunter2" not in str(refusal.value)
+
+
+def test_a_server_at_an_ipv6_address_needs_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def resolve(*what: Any, **_: Any) -> list[Any]:
+        asked.append(what)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(Unanswered):
+        ask_server("https://[2001:db8::5]", "/v1/secret", Deadline(DEADLINE_SECONDS), headers={}, limit=1024)
+    assert asked == [("2001:db8::5", 443)]
