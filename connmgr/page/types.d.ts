@@ -34,7 +34,7 @@ type Command = {
   key?: string;
   /** A few words more. */
   hint?: string;
-  run: (connection?: any) => unknown;
+  run: (given?: any) => unknown;
 };
 
 /**

@@ -31,9 +31,10 @@ def test_a_changed_file_is_put_back(own_daemon: Daemon, visitor: Visitor, tmp_pa
     details = page.get_by_role("complementary")
     details.get_by_text("<b>agent</b>").wait_for()
     details.get_by_role("button", name="Put back").click()
-    page.get_by_role("dialog").get_by_role("button", name="Put back").click()
     details.get_by_text("undone", exact=True).wait_for()
     assert file.read_text() == "before"
+    page.get_by_role("button", name="Undo").click()
+    eventually(lambda: file.read_text() == "after", "what was put back is undone")
 
 
 def test_a_record_shows_what_was_run_and_printed(own_daemon: Daemon, visitor: Visitor) -> None:

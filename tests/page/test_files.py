@@ -20,7 +20,7 @@ from tests.deadlines import eventually
 from tests.jobs.world import SSH, World, world
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
     from tests.page.browser import Visitor
 
@@ -174,6 +174,52 @@ def test_an_edit_is_saved_only_over_what_was_read(daemon: Daemon, visitor: Visit
     visitor.forgive("400")
 
 
+def test_an_edit_that_was_left_is_gone_on_with(daemon: Daemon, visitor: Visitor, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("theirs\n")
+    page = visitor.opened(daemon, _view(file, query="?edit"))
+    editor = page.get_by_role("textbox", name="Content")
+    editor.fill("mine\n")
+    page.get_by_role("link", name="Close").click()
+    _row(page, "notes.txt").wait_for()
+    page.get_by_text("notes.txt was left without saving.").wait_for()
+    assert file.read_text() == "theirs\n"
+    _button(page, "Undo").click()
+    eventually(editor.input_value, "what was typed is back", holds="mine\n".__eq__)
+    _button(page, "Save").click()
+    eventually(file.read_text, "it is saved", holds="mine\n".__eq__)
+    page.get_by_text("is saved").wait_for()
+    page.get_by_role("link", name="Close").click()
+    _row(page, "notes.txt").wait_for()
+    assert page.get_by_text("was left without saving").count() == 0
+
+
+def test_a_listing_that_comes_late_replaces_no_other(daemon: Daemon, visitor: Visitor, tmp_path: Path) -> None:
+    for name in ("slow", "quick"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of {name}").touch()
+    page = visitor.opened(daemon, _view(tmp_path))
+    held: list[Route] = []
+
+    def listed(route: Route) -> None:
+        if "slow" in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/fs/list", listed)
+    page.get_by_role("link", name="slow/").click()
+    # A look at the page, since what it asks for is told while it answers.
+    eventually(lambda: page.title() and len(held), "the slow one is asked for", holds=(1).__eq__)
+    page.evaluate("view => { location.hash = view; }", _view(tmp_path / "quick"))
+    _row(page, "of quick").wait_for()
+    with page.expect_response("**/fs/list"):
+        held[0].continue_()
+    visitor.settle(page)
+    assert _row(page, "of quick").is_visible()
+    assert page.get_by_text("of slow").count() == 0
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"a\0b", b"a\r\nb\nc"])
 def test_what_an_editor_would_damage_is_offered_for_download(
     daemon: Daemon, visitor: Visitor, tmp_path: Path, content: bytes
@@ -230,6 +276,9 @@ def test_a_mode_is_changed_and_a_name_and_back(daemon: Daemon, visitor: Visitor,
         dialog.get_by_label("Mode").fill("755")
     _row(page, "script").get_by_text("-rwxr-xr-x").wait_for()
     assert file.stat().st_mode & 0o777 == 0o755
+    _button(page, "Undo").click()
+    _row(page, "script").get_by_text("-rw-r--r--").wait_for()
+    assert file.stat().st_mode & 0o777 == 0o644
     _button(page, "Rename").click()
     with _dialog(page, "Rename") as dialog:
         dialog.get_by_label("New name").fill("program")

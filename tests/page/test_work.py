@@ -184,6 +184,18 @@ def test_a_tunnel_is_opened_leads_to_a_page_and_is_closed(own_daemon: Daemon, vi
         page.get_by_role("button", name="Close", exact=True).click()
         page.get_by_role("row").get_by_text("stopped").wait_for()
         assert link.count() == 0
+        page.get_by_role("link", name="in the hub").click()
+        details = page.get_by_role("complementary", name="far/<b>database")
+        details.get_by_text("web=http").wait_for()
+        details.get_by_role("button", name="Remove", exact=True).click()
+        details.wait_for(state="detached")
+        page.get_by_role("button", name="Undo").click()
+        details.get_by_text("web=http").wait_for()
+        tunnels = {"connectionFilter": "*", "categoryFilter": "*", "typeFilter": "sshLocalTunnel"}
+        [again] = own_daemon.client.post("/connection/query", **tunnels)["found"]
+        assert again != tunnel
+        [info] = own_daemon.client.post("/connection/info", connections=[again])["infos"]
+        assert info["rawData"].items() >= data.items()
 
 
 def test_a_token_sees_the_views_that_its_rights_reach(daemon: Daemon, visit: Visit) -> None:

@@ -71,10 +71,10 @@ export const general = () =>
     .filter((one) => !one.on && can(...(one.actions ?? [])))
     .sort((one, other) => one.name.localeCompare(other.name, "en"));
 
-/** @param {Command} command @param {string} [connection] */
-export async function run(command, connection) {
+/** @param {Command} command @param {any} [given] the id of its connection, or what reads a list again */
+export async function run(command, given) {
   try {
-    await command.run(connection);
+    await command.run(given);
   } catch (error) {
     failed(error);
   }

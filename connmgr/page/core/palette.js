@@ -9,7 +9,7 @@ import { html, openDialog, Rows, text, useMemo, useState } from "./ui.js";
 export function openPalette(connection) {
   // Its key may have been pressed again while this module was loaded.
   if (document.querySelector("dialog[open]")) return;
-  const label = connection ? `Commands on ${text(nameOf(connection.connection))}` : "Commands";
+  const label = connection ? `Commands on ${nameOf(connection.connection)}` : "Commands";
   return openDialog(
     { label, kind: "palette" },
     (close) => html`<${Palette} connection=${connection} close=${close} />`,

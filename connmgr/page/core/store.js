@@ -83,20 +83,22 @@ export function latest(read) {
 /** What events have told while a list was read, for each list that is being read. @type {Set<import("./api.js").Event[]>} */
 const meanwhile = new Set();
 
-/** As {@link latest}, for a list of the store: its answer may be older than events that came before it. @param {() => Promise<void>} read */
-const list = (read) =>
-  latest(async () => {
-    /** @type {import("./api.js").Event[]} */
-    const told = [];
-    meanwhile.add(told);
-    try {
-      await read();
-      for (const event of told) note(event);
-      changed();
-    } finally {
-      meanwhile.delete(told);
-    }
-  });
+/** Has `read` fill the store with an answer, which may be older than events that came before it. @param {() => Promise<void>} read */
+async function filled(read) {
+  /** @type {import("./api.js").Event[]} */
+  const told = [];
+  meanwhile.add(told);
+  try {
+    await read();
+    for (const event of told) note(event);
+    changed();
+  } finally {
+    meanwhile.delete(told);
+  }
+}
+
+/** As {@link latest}, for a list of the store. @param {() => Promise<void>} read */
+const list = (read) => latest(() => filled(read));
 
 /**
  * What Enter does where it chooses among connections. `make` does it: at once, or when the connections are there if they
@@ -325,13 +327,20 @@ const readCategories = soon(async () => {
 });
 const readConnections = soon(async (ids) => {
   if (ids.size > MANY) return loadConnections();
-  const { infos } = await call("/connection/info", { connections: [...ids] }, { quiet: true });
-  for (const info of infos) {
-    store.infos.set(info.connection, info);
-    store.connections.set(info.connection, named(info.connection, info));
+  try {
+    await filled(async () => {
+      const { infos } = await call("/connection/info", { connections: [...ids] }, { quiet: true });
+      for (const info of infos) {
+        store.infos.set(info.connection, info);
+        store.connections.set(info.connection, named(info.connection, info));
+      }
+      store.connections = new Map([...store.connections].sort(([, one], [, other]) => byPath(one, other)));
+    });
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.isOver) throw error;
+    // One of them is gone by now, and the others have no answer.
+    await loadConnections();
   }
-  store.connections = new Map([...store.connections].sort(([, one], [, other]) => byPath(one, other)));
-  changed();
 });
 
 /** Keeps the store current until the returned function is called. */
@@ -347,8 +356,11 @@ export function follow() {
 function note(event) {
   const id = event.connection ?? "";
   if (event.kind === "connection") changes += 1;
-  if (event.kind === "stream") readAll("");
-  else if (event.kind === "connection" && event.change === "removed") {
+  if (event.kind === "stream") {
+    // No list has the links: those that broke meanwhile must not look as if they stood.
+    store.links.clear();
+    readAll("");
+  } else if (event.kind === "connection" && event.change === "removed") {
     store.connections.delete(id);
     store.infos.delete(id);
   } else if (event.kind === "connection") {

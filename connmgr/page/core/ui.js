@@ -87,17 +87,19 @@ const SOON_MS = 60;
 /**
  * What `work` resolves to, its error, and `again`, which does it once more; so does an event of `kind` (and of `about`,
  * where that is given), and, while the page is seen, the time: `every` says after how many seconds, by the answer.
+ * After new `inputs` the answer to the ones before `isOld`, and stays until there is another one, or an error.
  * @template T @param {() => Promise<T>} work @param {unknown[]} inputs
  * @param {{kind?: string, about?: string, every?: (answer: T | undefined) => number | false | undefined}} [renewal]
  */
 export function useAnswer(work, inputs, { kind, about, every } = {}) {
-  const [state, set] = useState(/** @type {{answer?: T, error?: Error}} */ ({}));
+  const [state, set] = useState(/** @type {{answer?: T, error?: Error, of?: unknown[]}} */ ({}));
+  const isOf = (/** @type {unknown[] | undefined} */ others) => inputs.every((one, at) => one === others?.[at]);
   const [turn, again] = /** @type {[number, () => void]} */ (useReducer((count) => count + 1, 0));
   useEffect(() => {
     let isCurrent = true;
     work().then(
-      (answer) => isCurrent && set({ answer }),
-      (error) => isCurrent && set((before) => ({ ...before, error })),
+      (answer) => isCurrent && set({ answer, of: inputs }),
+      (error) => isCurrent && set(({ answer, of }) => ({ answer: isOf(of) ? answer : undefined, error, of: inputs })),
     );
     return () => {
       isCurrent = false;
@@ -130,7 +132,8 @@ export function useAnswer(work, inputs, { kind, about, every } = {}) {
       document.removeEventListener("visibilitychange", again);
     };
   }, [state, seconds]);
-  return { ...state, again };
+  const isOld = !isOf(state.of);
+  return { answer: state.answer, error: isOld ? undefined : state.error, isOld, again };
 }
 
 /** @param {{path: string}} props */
@@ -270,14 +273,14 @@ export function Rows({
 
 /**
  * Opens a dialog, and resolves when it is closed, to what it was closed with. `content` makes what is in it, and gets the
- * function that closes it.
+ * function that closes it. The title may have names of remote hosts as they are.
  * @param {{title?: string, label?: string, kind?: string}} options @param {(close: (result?: any) => void) => any} content
  * @returns {Promise<any>}
  */
 export function openDialog({ title, label, kind = "" }, content) {
   const element = document.createElement("dialog");
   element.className = kind;
-  element.setAttribute("aria-label", label ?? title ?? "");
+  element.setAttribute("aria-label", text(label ?? title));
   document.body.append(element);
   return new Promise((resolve) => {
     let result = /** @type {any} */ (null);
@@ -294,7 +297,7 @@ export function openDialog({ title, label, kind = "" }, content) {
       if (event.target === element && kind === "palette") close();
     });
     render(
-      html`${title && html`<header><h2>${title}</h2><button class="quiet close" aria-label="Close" onClick=${() => close()}>×</button></header>`}${content(close)}`,
+      html`${title && html`<header><h2>${text(title)}</h2><button class="quiet close" aria-label="Close" onClick=${() => close()}>×</button></header>`}${content(close)}`,
       element,
     );
     element.showModal();
@@ -313,7 +316,7 @@ export const confirm = async ({ title, text: said = "", yes = "OK", no = "Cancel
   (await openDialog(
     { title },
     (close) => html`
-      <div class="body said">${said}</div>
+      <div class="body said">${typeof said === "string" ? lines(said) : said}</div>
       <footer>
         <button type="button" onClick=${() => close(false)}>${no}</button>
         <button type="button" class=${danger ? "danger" : "primary"} autofocus onClick=${() => close(true)}>${yes}</button>
@@ -340,7 +343,7 @@ export function toast(said, { undo, isFault = false } = {}) {
   const close = () => gone(element);
   render(
     html`
-    <span>${said}</span>
+    <span>${lines(said)}</span>
     ${
       undo &&
       html`<button onClick=${() => {
@@ -372,7 +375,7 @@ function gone(element) {
 export function failed(error) {
   if (error instanceof DOMException && error.name === "AbortError") return;
   if (error instanceof ApiError && error.isOver) return;
-  toast(lines(error instanceof Error ? error.message : error), { isFault: true });
+  toast(error instanceof Error ? error.message : String(error), { isFault: true });
   // What is not an answer of the daemon is a fault of the page, which its console has in full.
   if (!(error instanceof ApiError)) console.error(error);
 }

@@ -201,9 +201,16 @@ const toggled = (state) => async (/** @type {string} */ connection) => {
 async function removeConnection(connection) {
   const one = /** @type {Connection} */ (store.connections.get(connection));
   const below = [...store.connections.values()].filter(({ folded }) => folded.startsWith(`${one.folded}/`));
-  const isMeant = await confirm({
-    title: `Remove ${text(one.name.join("/"))}?`,
-    text: html`
+  const info = infoOf(connection);
+  const schema = store.types.get(one.type)?.schema;
+  // A tunnel has no secrets, as a rule, nor anything on a machine: it can be added again.
+  const isBack =
+    isTunnel(one) && !below.length && info && !described(info.rawData, schema).some((fact) => fact.isSecret);
+  const isMeant =
+    isBack ||
+    (await confirm({
+      title: `Remove ${one.name.join("/")}?`,
+      text: html`
       <p>What is stored of it goes, with its secrets and its list of jobs. This cannot be undone.</p>
       ${
         below.length > 0 &&
@@ -211,14 +218,23 @@ async function removeConnection(connection) {
         ${below.length > MOST_NAMED && html`<li>and ${below.length - MOST_NAMED} more</li>`}</ul>`
       }
     `,
-    yes: below.length ? `Remove ${below.length + 1}` : "Remove",
-    danger: true,
-  });
+      yes: below.length ? `Remove ${below.length + 1}` : "Remove",
+      danger: true,
+    }));
   if (!isMeant) return;
+  const isOpen = isOpenTunnel(one);
   await call("/connection/apply", { remove: [connection] });
   await refresh("connections");
   go("#/hub", { replace: true });
-  toast(`${text(one.name.join("/"))} is removed.`);
+  const undo = async () => {
+    const { category, labels, rawData: data } = info ?? {};
+    const { added } = await call("/connection/apply", { add: [{ name: one.name.at(-1), category, labels, data }] });
+    const again = added[0].connection;
+    await refresh("connections");
+    if (isOpen) await toggled(true)(again);
+    go(address("hub", again));
+  };
+  toast(`${text(one.name.join("/"))} is removed.`, { undo: isBack ? undo : undefined });
 }
 
 /** @param {string} connection */

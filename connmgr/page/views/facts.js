@@ -3,20 +3,7 @@
 import { call } from "../core/api.js";
 import { address } from "../core/navigate.js";
 import { store, useStore } from "../core/store.js";
-import {
-  ago,
-  counted,
-  Empty,
-  Facts,
-  Fault,
-  html,
-  lines,
-  text,
-  toast,
-  useAnswer,
-  useState,
-  Waiting,
-} from "../core/ui.js";
+import { ago, counted, Facts, Fault, html, lines, text, toast, useAnswer, useState, Waiting } from "../core/ui.js";
 import { Labels } from "./connection.js";
 import { bytes, Deeds, Details, Listing } from "./listing.js";
 
@@ -123,7 +110,7 @@ function FactsView({ path, query }) {
         .map((name) => html`<option key=${name} value=${name}>${text(name)}</option>`)}</select></label></div>
       ${Boolean(machines?.length) && html`<${Groups} machines=${machines} by=${by} choose=${(said) => require(where ? `(${where}) and ${said}` : said)} />`}
       ${answer && answer.total > MOST && html`<p class="note">Only the first ${MOST.toLocaleString("en")} of ${answer.total.toLocaleString("en")} are shown.</p>`}`}
-    empty=${html`<${Empty} title=${where ? "The condition holds for no machine" : "No machines yet"}><p>${where ? html`<button class="link" onClick=${() => require("")}>Show all</button>` : html`Machines are added in the <a href="#/hub">hub</a>.`}</p><//>`} />`;
+    empty=${where ? ["The condition holds for no machine", html`<button class="link" onClick=${() => require("")}>Show all</button>`] : ["No machines yet", html`Machines are added in the <a href="#/hub">hub</a>.`]} />`;
 }
 
 /** How many machines have the same label or fact; choosing one narrows the condition. @param {{machines: Machine[], by: string, choose: (said: string) => void}} props */

@@ -3,6 +3,7 @@
 import { ApiError, answerOf, authorization, call } from "../core/api.js";
 import { form } from "../core/forms.js";
 import { nameOf } from "../core/store.js";
+import { lines } from "../core/ui.js";
 
 // A path is a string here, in which a byte that is not part of UTF-8 is a lone surrogate U+DC80 to U+DCFF, so that such a
 // file too can be opened, renamed and removed.
@@ -155,7 +156,7 @@ async function start(place) {
     if (!place.elevate || !(error instanceof ApiError) || error.code !== "elevation_failed") throw error;
     const given = await form({
       title: `Password for sudo on ${nameOf(place.connection)}`,
-      text: error.message,
+      text: lines(error.message),
       properties: { password: { format: "password" } },
       yes: "Continue",
     });

@@ -1,6 +1,6 @@
 // Files of a machine: listed, moved in both directions, edited, renamed, removed, as the login's user or as another.
 
-import { ApiError, fetched } from "../core/api.js";
+import { ApiError, fetched, token } from "../core/api.js";
 import { form } from "../core/forms.js";
 import { go, register, useRoute } from "../core/navigate.js";
 import { nameOf, useStore } from "../core/store.js";
@@ -8,12 +8,13 @@ import {
   ago,
   confirm,
   doing,
+  Fault,
   failed,
   html,
   Rows,
   text,
   toast,
-  useCallback,
+  useAnswer,
   useEffect,
   useLayoutEffect,
   useMemo,
@@ -63,14 +64,13 @@ function Files() {
         <p class="note">Or open them from a machine in the hub.</p>
       </section>
     `;
-  if (edit) return html`<${Editor} key=${path} place=${place} path=${path} />`;
-  return html`<${Directory} key=${connection + user} place=${place} path=${path} />`;
+  const key = `${connection} ${user}`;
+  if (edit) return html`<${Editor} key=${`${key} ${path}`} place=${place} path=${path} />`;
+  return html`<${Directory} key=${key} place=${place} path=${path} />`;
 }
 
 /** @param {{place: Place, path: string}} props */
 function Directory({ place, path }) {
-  const [listed, list] = useState(/** @type {{path: string, entries: Entry[]} | null} */ (null));
-  const [problem, tell] = useState(/** @type {any} */ (null));
   const [order, sort] = useState({ by: "name", down: false });
   const [hidden, hide] = useState(localStorage.getItem(HIDDEN_KEY) === "shown");
   const [chosen, choose] = useState(/** @type {Set<string>} */ (new Set()));
@@ -80,27 +80,23 @@ function Directory({ place, path }) {
   const machine = nameOf(place.connection);
   const wire = (/** @type {string} */ name) => toWire(join(path, name));
 
-  const load = useCallback(async () => {
-    try {
-      const { entries } = await ask("/fs/list", place, { path: toWire(path) });
-      const named = entries.map((/** @type {any} */ one) => ({
-        ...one,
-        name: fromWire(one.name),
-        target: one.target ? fromWire(one.target) : null,
-      }));
-      list({ path, entries: named });
-      tell(null);
-    } catch (error) {
-      tell(error);
-    }
+  const {
+    answer: listed,
+    error,
+    isOld,
+    again,
+  } = useAnswer(async () => {
+    const { entries } = await ask("/fs/list", place, { path: toWire(path) });
+    return entries.map((/** @type {any} */ one) => ({
+      ...one,
+      name: fromWire(one.name),
+      target: one.target ? fromWire(one.target) : null,
+    }));
   }, [place, path]);
-  useEffect(() => {
-    choose(new Set());
-    tell(null);
-    load();
-  }, [load]);
+  useLayoutEffect(() => choose(new Set()), [place, path]);
 
-  const entries = useMemo(() => sorted(listed?.entries ?? [], order, hidden), [listed, order, hidden]);
+  const all = /** @type {Entry[]} */ ((!isOld && listed) || []);
+  const entries = useMemo(() => sorted(all, order, hidden), [listed, isOld, order, hidden]);
   const meant = entries.filter((one) => chosen.has(one.name));
   const [first] = meant;
   const title = meant.length === 1 ? text(first?.name) : `${meant.length} entries`;
@@ -110,7 +106,7 @@ function Directory({ place, path }) {
       try {
         await work();
       } finally {
-        load();
+        again();
       }
     });
 
@@ -131,7 +127,7 @@ function Directory({ place, path }) {
   /** @param {import("./files-transfer.js").Member[]} members */
   const upload = async (members) => {
     const topOf = (/** @type {{path: string}} */ member) => member.path.split("/")[0];
-    const names = new Set(listed?.entries.map((one) => one.name));
+    const names = new Set(all.map((one) => one.name));
     const there = [...new Set(members.map(topOf))].filter((name) => names.has(name));
     const question = { title: "Replace what is there?", text: named(there), yes: "Replace", danger: true };
     if (there.length && !(await confirm(question))) return;
@@ -165,7 +161,7 @@ function Directory({ place, path }) {
     } catch (error) {
       transfer({ id, done: true, why: /** @type {Error} */ (error).message });
     }
-    load();
+    again();
   };
 
   const remove = then(async () => {
@@ -199,7 +195,7 @@ function Directory({ place, path }) {
     choose(new Set());
     await ask("/fs/move", place, { source, target });
     toast(`${title} is now ${text(given.name)}.`, {
-      undo: () => ask("/fs/move", place, { source: target, target: source }).then(load),
+      undo: () => ask("/fs/move", place, { source: target, target: source }).then(again),
     });
   });
 
@@ -231,12 +227,26 @@ function Directory({ place, path }) {
     });
     if (!given) return;
     const wanted = { ...given, ...(given.mode && { mode: given.mode.padStart(4, "0") }) };
+    const names = /** @type {const} */ (["mode", "owner", "group"]);
+    const before = /** @type {object[]} */ ([]);
+    const set = (/** @type {object} */ attributes) => ask("/fs/attributes", place, attributes);
     for (const one of meant) {
-      const fields = Object.entries(wanted).filter(
-        ([name, value]) => value && value !== one[/** @type {"mode"} */ (name)],
-      );
-      if (fields.length) await ask("/fs/attributes", place, { path: wire(one.name), ...Object.fromEntries(fields) });
+      const some = names.filter((name) => wanted[name] && wanted[name] !== one[name]);
+      const of = (/** @type {any} */ from) => ({
+        path: wire(one.name),
+        ...Object.fromEntries(some.map((name) => [name, from[name]])),
+      });
+      if (!some.length) continue;
+      await set(of(wanted));
+      before.push(of(one));
     }
+    if (before.length)
+      toast(`The permissions of ${title} are changed.`, {
+        undo: async () => {
+          for (const attributes of before) await set(attributes);
+          again();
+        },
+      });
   });
 
   const fetch = doing(async () => {
@@ -318,8 +328,8 @@ function Directory({ place, path }) {
           hide(!hidden);
         }} /> Hidden</label>
       </div>
-      ${problem && html`<p class="how" role="alert">${text(problem.message)} <button onClick=${load}>Try again</button></p>`}
-      ${listed?.path === path && html`<${Entries} ...${{ entries, path, place, order, sort, chosen, choose, open }} all=${listed.entries.length} />`}
+      ${error && html`<${Fault} error=${error} again=${again} />`}
+      ${listed && !isOld && html`<${Entries} ...${{ entries, path, place, order, sort, chosen, choose, open }} all=${all.length} />`}
       <${Transfers} transfers=${transfers} />
     </section>
   `;
@@ -485,6 +495,9 @@ const MAX_BYTES = 2 << 20;
 
 /** @typedef {{text: string, sha256: string, endings: string}} Content */
 
+/** What an editor was left with, while somebody goes back to it. @type {{address: string, content: Content, typed: string} | null} */
+let draft = null;
+
 /** Why a file is not edited here, as a sentence. */
 class Unfit extends Error {}
 
@@ -540,13 +553,40 @@ function Editor({ place, path }) {
   const [problem, tell] = useState(/** @type {any} */ (null));
   const [changed, change] = useState(false);
   const [saving, save] = useState(false);
+  const [typed, type] = useState("");
   /** Whether it was asked for once more while it was under way. */
   const isWanted = useRef(false);
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
+  const address = addressOf(place, path, true);
+  /** @param {Content} content @param {string} [typed] */
+  const begin = (content, typed = content.text) => {
+    open(content);
+    type(typed);
+    change(typed !== content.text);
+  };
   useEffect(() => {
-    read(place, path).then(open, tell);
+    if (draft?.address === address) begin(draft.content, draft.typed);
+    else read(place, path).then(begin, tell);
+    draft = null;
   }, []);
   useStay(changed);
+  /** What is lost with this editor. @type {{current: Content | undefined}} */
+  const unsaved = useRef(undefined);
+  unsaved.current = (changed && content) || undefined;
+  useLayoutEffect(
+    () => () => {
+      const [content, typed] = [unsaved.current, field.current?.value];
+      // Whoever has logged out has no way back.
+      if (!content || typed === undefined || token() === null) return;
+      toast(`${text(path)} was left without saving.`, {
+        undo: () => {
+          draft = { address, content, typed };
+          go(address);
+        },
+      });
+    },
+    [],
+  );
   const store = async () => {
     isWanted.current = saving;
     if (!field.current || !content || saving) return;
@@ -592,10 +632,6 @@ function Editor({ place, path }) {
       </section>
     `;
   if (!content) return null;
-  const leave = async () => {
-    const question = { title: "Leave without saving?", text: text(path), yes: "Leave", danger: true };
-    if (!changed || (await confirm(question))) go(addressOf(place, above(path)));
-  };
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
     if (!(event.ctrlKey || event.metaKey) || event.key !== "s") return;
@@ -611,11 +647,11 @@ function Editor({ place, path }) {
         <div class="tools" role="toolbar" aria-label="Editor">
           <span class="note" role="status">${changed ? "not saved" : ""}</span>
           <button class="primary" disabled=${!changed || saving} title="Ctrl+S" onClick=${store}>${saving ? "Saving …" : "Save"}</button>
-          <button onClick=${leave}>Close</button>
+          <a class="button" href=${addressOf(place, above(path))}>Close</a>
         </div>
       </header>
       <textarea ref=${field} class="mono" aria-label="Content" spellcheck=${false} autocapitalize="off" wrap="off"
-        defaultValue=${content.text} onInput=${() => change(field.current?.value !== content.text)}></textarea>
+        defaultValue=${typed} onInput=${() => change(field.current?.value !== content.text)}></textarea>
     </section>
   `;
 }

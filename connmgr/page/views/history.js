@@ -5,7 +5,6 @@ import { address, go, register } from "../core/navigate.js";
 import { can, nameOf } from "../core/store.js";
 import {
   ago,
-  confirm,
   counted,
   doing,
   Empty,
@@ -37,6 +36,9 @@ const SHORT_TIME = new Intl.DateTimeFormat("en-GB", {
 
 /** A time for a column: without its year. @param {string} time */
 const brief = (time) => SHORT_TIME.format(new Date(time));
+
+/** The moment that an address names, for the API, which refuses what is none. @param {string} [said] */
+const momentOf = (said) => (said && !Number.isNaN(Date.parse(said)) ? new Date(said).toISOString() : said);
 
 const PAGE = 200;
 const FILTERS = [
@@ -142,9 +144,7 @@ function useEntries(request, key) {
 /** @param {{path: string[], query: URLSearchParams}} props */
 function Audit({ path, query }) {
   const { since, ...asked } = Object.fromEntries([...query].filter(([, value]) => value));
-  const at = new Date(since ?? 0);
-  const request = { ...asked, ...(since && { since: Number.isNaN(at.getTime()) ? since : at.toISOString() }) };
-  const { items, error, more, again } = useEntries(request, `${query}`);
+  const { items, error, more, again } = useEntries({ ...asked, since: momentOf(since) }, `${query}`);
   /** @param {any} event */
   const filter = (event) => {
     event.preventDefault();
@@ -163,7 +163,7 @@ function Audit({ path, query }) {
       one,
     ) => html`<${Details} title=${one.action ?? one.event} note=${`Entry ${one.seq}, ${exact(one.time)}`} state=${outcomeOf(one)}
       facts=${Object.entries(one).map(([name, value]) => [text(name), html`<span class="mono">${value !== null && typeof value === "object" ? text(JSON.stringify(value)) : lines(value)}</span>`])} />`}
-    empty=${html`<${Empty} title="No entry is like that"><p>The log has an entry for each request that changes or runs something.</p><//>`} />`;
+    empty=${["No entry is like that", "The log has an entry for each request that changes or runs something."]} />`;
 }
 
 async function verify() {
@@ -187,13 +187,12 @@ register({ name: "Verify the audit log", actions: ["audit.verify"], run: verify 
 // A token's record: what it did, step by step, with what jobs and terminals printed, and the files that it changed.
 
 /** @param {{path: string[]}} props */
-function Record({ path: [token = "", since = ""] }) {
-  const asked = { token, ...(since && { since: new Date(since).toISOString() }) };
-  const { answer, error, again } = useAnswer(
-    () => (token ? call("/audit/record", asked, { quiet: true }) : Promise.resolve(undefined)),
+function Record({ path: [token = "", since] }) {
+  const { answer, error, isOld, again } = useAnswer(
+    async () => (token ? call("/audit/record", { token, since: momentOf(since) }, { quiet: true }) : undefined),
     [token, since],
   );
-  const steps = /** @type {Step[] | undefined} */ (answer?.steps);
+  const steps = isOld ? undefined : answer?.steps;
   /** @param {SubmitEvent} event */
   const open = (event) => {
     event.preventDefault();
@@ -204,14 +203,14 @@ function Record({ path: [token = "", since = ""] }) {
   return html`
     <div class="view">
       <header><h1>Record</h1>${steps && html`<button onClick=${again}>Read again</button>`}</header>
-      <form class="filters" role="search" onSubmit=${open} key=${`${token} ${since}`}>
+      <form class="filters" role="search" onSubmit=${open} key=${[token, since].join(" ")}>
         <label>Token<input name="token" required placeholder="name or id" value=${token} spellcheck=${false} /></label>
-        <label>Since<input type="datetime-local" name="since" value=${since} /></label>
+        <label>Since<input type="datetime-local" name="since" value=${since ?? ""} /></label>
         <button>Show</button>
       </form>
       ${error && html`<${Fault} error=${error} again=${again} />`}
       ${!token && html`<${Empty} title="Whose record?"><p>Name a token to see what it did: commands and what they printed, approvals, changed files.</p><//>`}
-      ${token && !answer && !error && html`<${Waiting} reason="Reading the log and what was printed" />`}
+      ${token && !steps && !error && html`<${Waiting} reason="Reading the log and what was printed" />`}
       ${steps && !steps.length && html`<${Empty} title="It did nothing in this time"><p>Requests that only look at what there is are in the audit log.</p><//>`}
       ${
         steps &&
@@ -274,21 +273,18 @@ const said = (state) =>
         .filter(Boolean)
         .join(", "));
 
-/** @param {Change} one @param {() => void} again */
-const restore = (one, again) => async () => {
-  const request = { connection: one.connection, changes: [one.change] };
-  const [planned] = (await call("/undo/restore", { ...request, dryRun: true })).results;
-  if (planned.state !== "restorable") return toast(`${pathOf(one)}: ${text(planned.message)}`, { isFault: true });
-  const is = await confirm({
-    title: `Put back ${pathOf(one)}?`,
-    text: `There will be: ${said(one.before)}. What is there now is kept as a change, too.`,
-    yes: "Put back",
-  });
-  if (!is) return;
-  const [done] = (await call("/undo/restore", request)).results;
-  toast(`${pathOf(one)}: ${text(done.message ?? done.state)}`, { isFault: done.state !== "restored" });
-  again();
-};
+/** Puts back what was there before a change; that is a change, too, by which it is undone. @param {Change} one @param {() => void} again */
+const restore =
+  (one, again) =>
+  async (change = one.change) => {
+    const [done] = (await call("/undo/restore", { connection: one.connection, changes: [change] })).results;
+    const { state, message, restoredAs } = done;
+    toast(`${pathOf(one)}: ${text(message ?? state)}`, {
+      isFault: state !== "restored",
+      undo: restoredAs === null ? undefined : () => restore(one, again)(restoredAs),
+    });
+    again();
+  };
 
 /** @type {Column<Change>[]} */
 const CHANGE_COLUMNS = [
@@ -309,7 +305,7 @@ function Changes({ path }) {
   return html`<${Listing} view="changes" id="change" ...${{ path, items, error, again }} columns=${CHANGE_COLUMNS} narrow=${[2, 0]}
     tools=${items && items.length > 0 && html`<span class="note">${counted(items.length, "change")}</span>`}
     details=${(/** @type {Change} */ one) => html`
-      <${Details} title=${pathOf(one)} note=${exact(one.at)} state=${stateOfChange(one)} deeds=${[!one.notKept && ["Put back", "undo.restore", restore(one, again)]]}
+      <${Details} title=${pathOf(one)} note=${exact(one.at)} state=${stateOfChange(one)} deeds=${[!one.notKept && ["Put back", "undo.restore", () => restore(one, again)()]]}
         facts=${[
           ["On", html`<a href=${address("hub", one.connection)}>${text(nameOf(one.connection))}</a>`],
           ["By", text(one.by)],
@@ -319,7 +315,7 @@ function Changes({ path }) {
           ["Undone by", link(one.undoneBy)],
           ["Has undone", link(one.undoes)],
         ]}>${one.notKept && html`<p class="fault">It cannot be put back: ${text(one.notKept)}.</p>`}<//>`}
-    empty=${html`<${Empty} title="No token has changed a file"><p>What a token changes by requests for files is kept before, and listed here.</p><//>`} />`;
+    empty=${["No token has changed a file", "What a token changes by requests for files is kept before, and listed here."]} />`;
 }
 
 export default {

@@ -39,7 +39,7 @@ export async function editConnection(connection) {
     await refresh("connections");
   };
   return openDraft({
-    title: `Edit ${text(name)}`,
+    title: `Edit ${name}`,
     yes: "Save",
     before,
     submit: async (values) => {
@@ -113,7 +113,7 @@ const rank = (/** @type {string} */ type) => FIRST.indexOf(type) + 1 || FIRST.le
 export function addCategory(parent = store.root) {
   const above = store.categories.get(parent);
   return form({
-    title: `New category${above ? ` in ${text(above.name.join("/"))}` : ""}`,
+    title: `New category${above ? ` in ${above.name.join("/")}` : ""}`,
     properties: { name: {} },
     yes: "Create",
     work: async ({ name }) => {

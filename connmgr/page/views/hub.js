@@ -315,7 +315,7 @@ function Plots({ commands, linksUp, linksLost }) {
         <path class="commands" d=${bars(commands, most, HEIGHT, HEIGHT)} /><//> <b>${last.toLocaleString("en")}</b></span>
       <span>Links <${Plot} base=${middle} said=${`Links in the last hour: ${up} up, ${lost} lost`}>
         <path class="up" d=${bars(linksUp, links, middle, middle)} /><path class="lost" d=${bars(linksLost, links, middle, -middle)} /><//>
-        <b>${up.toLocaleString("en")}</b> up, <b>${lost.toLocaleString("en")}</b> lost in an hour</span>
+        <b>${up.toLocaleString("en")}</b> up, <b>${lost.toLocaleString("en")}</b> lost</span>
     </div>
   `;
 }

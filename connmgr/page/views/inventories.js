@@ -3,8 +3,8 @@
 import { call } from "../core/api.js";
 import { form } from "../core/forms.js";
 import { address, go, register } from "../core/navigate.js";
-import { can, nameOf, useStore } from "../core/store.js";
-import { ago, counted, doing, Empty, Facts, html, labelOf, State, text, useAnswer, useState } from "../core/ui.js";
+import { nameOf, useStore } from "../core/store.js";
+import { ago, counted, Facts, html, labelOf, State, text, useAnswer, useState } from "../core/ui.js";
 import { Details, forGood, Listing, named, secondsOf, spelled } from "./listing.js";
 
 /** Hosts that are named, of each change; the rest is counted. */
@@ -29,11 +29,9 @@ const COLUMNS = [
 function Inventories({ path }) {
   // What a renewal changes is told of its connections.
   const { answer, error, again } = useAnswer(() => call("/inventory/query"), [path[0]], { kind: "connection" });
-  const items = answer?.inventories;
-  const begin = can("inventory.add") && html`<button class="primary" onClick=${doing(add)}>Add an inventory</button>`;
-  return html`<${Listing} view="inventories" id="name" ...${{ path, items, error, again }} columns=${COLUMNS} tools=${Boolean(items?.length) && begin}
+  return html`<${Listing} view="inventories" id="name" ...${{ path, error, again }} items=${answer?.inventories} columns=${COLUMNS} begin=${ADD}
     details=${(one) => html`<${One} one=${one} again=${again} />`}
-    empty=${html`<${Empty} title="No inventories yet"><p>An inventory is a list of hosts that something else keeps: Ansible, a program, a file. Its hosts become connections, which follow the list.</p><p>${begin}</p><//>`} />`;
+    empty=${["No inventories yet", "An inventory is a list of hosts that something else keeps: Ansible, a program, a file. Its hosts become connections, which follow the list."]} />`;
 }
 
 /** @param {{one: Inventory, again: () => void}} props */
@@ -56,7 +54,7 @@ function One({ one, again }) {
       }
     };
   const remove = () =>
-    forGood(`Remove ${text(name)}?`, "Its connections stay, and follow no list any more.", "Remove", async () => {
+    forGood(`Remove ${name}?`, "Its connections stay, and follow no list any more.", "Remove", async () => {
       await call("/inventory/remove", { name });
       go("#/inventories");
       again();
@@ -70,7 +68,7 @@ function One({ one, again }) {
       ["Every", every && spelled(every)],
       ["Category", text(one.category.join(" / "))],
       ["Defaults", Object.keys(one.defaults).length ? html`<code>${text(JSON.stringify(one.defaults))}</code>` : null],
-      ["By the daemon", text(one.daemon)],
+      ["Daemon", text(one.daemon)],
     ]}>
     ${one.error && html`<p class="fault">The last renewal changed nothing: ${text(one.error)}</p>`}
     ${changes && html`<section role="status"><h3>${changes[0]}</h3><${Facts} facts=${said(changes[1])} /></section>`}
@@ -94,8 +92,8 @@ function said({ hosts, leftOut, ...lists }) {
   return facts.some(([, names]) => names) ? facts : [["Nothing", `${counted(hosts, "host")} as before`]];
 }
 
-async function add() {
-  await form({
+const add = (again = () => {}) =>
+  form({
     title: "Add an inventory",
     required: ["name", "kind", "source"],
     value: { kind: "file" },
@@ -127,11 +125,13 @@ async function add() {
         every: often,
         defaults: user && { user },
       });
+      again();
       go(address("inventories", name));
     },
   });
-}
 
-register({ name: "Add an inventory", actions: ["inventory.add"], run: add });
+/** @type {Command} */
+const ADD = { name: "Add an inventory", actions: ["inventory.add"], run: add };
+register(ADD);
 
 export default { inventories: { component: Inventories } };

@@ -8,7 +8,6 @@ import { can, nameOf, store, useStore } from "../core/store.js";
 import {
   ago,
   doing,
-  Empty,
   exact,
   Fault,
   failed,
@@ -68,13 +67,11 @@ function Jobs({ path }) {
     return words.every((word) => said.includes(word));
   });
   useTick(1, Boolean(jobs?.some(isUnderWay)));
-  const begin =
-    can("job.start", "shell.start") &&
-    html`<button class="primary" onClick=${doing(() => start())}>Start a job</button>`;
-  return html`<${Listing} view="jobs" id="job" ...${{ path, error, again }} items=${jobs} columns=${COLUMNS}
+  const isAny = Boolean(answer?.length);
+  return html`<${Listing} view="jobs" id="job" ...${{ path, error, again }} items=${jobs} columns=${COLUMNS} begin=${START} isFound=${isAny}
     one=${answer?.find(({ job }) => job === path[0])} details=${(job) => html`<${Job} job=${job} />`}
-    tools=${Boolean(answer?.length) && html`<input type="search" class="find" aria-label="Search jobs" placeholder="Search" value=${wanted} onInput=${(event) => want(event.target.value)} />${begin}`}
-    empty=${answer?.length ? html`<${Empty} title="No job is like that" />` : html`<${Empty} title="No jobs yet"><p>A job is a command that goes on when this page, the daemon or the connection ends. Its output is kept on its machine.</p><p>${begin}</p><//>`} />`;
+    tools=${isAny && html`<input type="search" class="find" aria-label="Search jobs" placeholder="Search" value=${wanted} onInput=${(event) => want(event.target.value)} />`}
+    empty=${isAny ? ["No job is like that"] : ["No jobs yet", "A job is a command that goes on when this page, the daemon or the connection ends. Its output is kept on its machine."]} />`;
 }
 
 /** What a job prints, from its last part on, until it has ended. @param {string} job */
@@ -209,7 +206,9 @@ async function start(connection) {
   });
 }
 
-register({ name: "Start a job", actions: ["job.start", "shell.start"], run: () => start() });
-register({ name: "Start a job", on: "connection", actions: ["job.start", "shell.start"], run: start });
+/** @type {Command} */
+const START = { name: "Start a job", actions: ["job.start", "shell.start"], run: () => start() };
+register(START);
+register({ ...START, on: "connection", run: start });
 
 export default { jobs: { component: Jobs } };

@@ -1,11 +1,12 @@
 // What the views have in common: a list with one thing beside it, what programs printed, and the choice of a machine.
 
-import { address, go } from "../core/navigate.js";
+import { address, go, run } from "../core/navigate.js";
 import { can, matching, qualified, useChoice, useStore } from "../core/store.js";
 import {
   confirm,
   counted,
   doing,
+  Empty,
   Facts,
   Fault,
   html,
@@ -97,8 +98,9 @@ export function Printed({ label, children }) {
 
 /**
  * A list, and beside it the thing that the address names by its member `id`. On a phone a row has the columns `narrow`
- * alone, or what that makes of a thing. `suffix` is what addresses end in.
- * @param {{view: string, title?: string, id: string, path: string[], items?: any[], one?: any, error?: Error, again: () => void, columns: Column<any>[], narrow?: number[] | ((item: any) => any), details: (one: any) => any, empty: any, tools?: any, filters?: any, suffix?: string, onEnd?: () => void}} props
+ * alone, or what that makes of a thing. `begin` makes the first thing and every other one; `empty` is what is said where
+ * none is, and why one would want it, and with `isFound` that a search has found none. `suffix` is what addresses end in.
+ * @param {{view: string, title?: string, id: string, path: string[], items?: any[], one?: any, error?: Error, again: () => void, columns: Column<any>[], narrow?: number[] | ((item: any) => any), details: (one: any) => any, begin?: Command, empty: [title: string, said?: any], isFound?: boolean, tools?: any, filters?: any, suffix?: string, onEnd?: () => void}} props
  */
 export function Listing({
   view,
@@ -112,7 +114,9 @@ export function Listing({
   columns,
   narrow = [1, 0],
   details,
-  empty,
+  begin,
+  empty: [none, why],
+  isFound = false,
   tools,
   filters,
   suffix = "",
@@ -127,9 +131,14 @@ export function Listing({
         ? narrow(item)
         : narrow.map((index) => columns[index][2](item));
   const widths = isNarrow ? "minmax(0, 1fr) auto" : shown.map(([, width]) => width).join(" ");
+  const isEmpty = !items?.length && !isFound;
+  const first =
+    begin &&
+    can(...(begin.actions ?? [])) &&
+    html`<button class="primary" onClick=${() => run(begin, again)}>${begin.name}</button>`;
   return html`
     <div class=${one ? "view table with-one" : "view table"} style=${{ "--columns": widths }}>
-      <header><h1>${title}</h1>${tools}</header>
+      <header><h1>${title}</h1>${tools}${!isEmpty && first}</header>
       ${filters}
       <div class="split">
         <section class="aside-list">
@@ -141,7 +150,8 @@ export function Listing({
             <${Rows} items=${items} label=${title} keyOf=${(item) => `${item[id]}`} onEnd=${onEnd}
               row=${row} classOf=${(item) => (item === one ? "chosen" : "")}
               open=${(item) => go((item === one ? `#/${view}` : address(view, `${item[id]}`)) + suffix)} />`
-              : items && empty
+              : items &&
+                html`<${Empty} title=${none}>${why && html`<p>${why}</p>`}${isEmpty && first && html`<p>${first}</p>`}<//>`
           }
         </section>
         ${
@@ -154,19 +164,33 @@ export function Listing({
   `;
 }
 
-/** @param {{deeds: Deed[], children?: any}} props */
-export const Deeds = ({ deeds, children }) => html`
-  <div class="does">${children}${deeds.map((one) => one && can(one[1]) && html`<button key=${one[0]} class=${one[3]} onClick=${doing(one[2])}>${one[0]}</button>`)}</div>
-`;
+/** Buttons, behind the links that `children` are. @param {{deeds: Deed[], children?: any}} props */
+export function Deeds({ deeds, children }) {
+  /** What is under way: a button that is pressed twice does it once. @type {{current: Set<string>}} */
+  const busy = useRef(new Set());
+  const done = (/** @type {string} */ name, /** @type {() => unknown} */ work) => async () => {
+    if (busy.current.has(name)) return;
+    busy.current.add(name);
+    await doing(work)();
+    busy.current.delete(name);
+  };
+  const shown = deeds.map(
+    (one) =>
+      one &&
+      can(one[1]) &&
+      html`<button key=${one[0]} class=${one[3]} onClick=${done(one[0], one[2])}>${one[0]}</button>`,
+  );
+  return (children || shown.some(Boolean)) && html`<div class="does">${children}${shown}</div>`;
+}
 
 /**
  * One thing, in the pane beside its list: its name, its state, what can be done, what `children` show of it, and facts.
- * @param {{title: unknown, note?: any, state?: {kind: string, word: string}, deeds?: Deed[], facts: [string, any][], children?: any}} props
+ * @param {{title: unknown, note?: any, state?: {kind: string, word: string}, deeds?: Deed[], links?: any, facts: [string, any][], children?: any}} props
  */
-export const Details = ({ title, note, state, deeds = [], facts, children }) => html`
+export const Details = ({ title, note, state, deeds = [], links, facts, children }) => html`
   <header><div><h2>${text(title)}</h2>${note && html`<p class="note">${note}</p>`}</div></header>
   ${state && html`<p><${State} ...${state} /></p>`}
-  ${deeds.some((one) => one && can(one[1])) && html`<${Deeds} deeds=${deeds} />`}
+  <${Deeds} deeds=${deeds}>${links}<//>
   ${children}
   <${Facts} facts=${facts} />
 `;

@@ -3,7 +3,7 @@
 import { call, fetched } from "../core/api.js";
 import { useRoute } from "../core/navigate.js";
 import { nameOf, useStore } from "../core/store.js";
-import { ago, Empty, failed, html, text, useAnswer, useLayoutEffect, useRef, useState } from "../core/ui.js";
+import { ago, doing, Fault, failed, html, text, useAnswer, useLayoutEffect, useRef, useState } from "../core/ui.js";
 import { bytes, Listing } from "./listing.js";
 import { drawFast, loadXterm, themeOf, xtermOptions } from "./terminal-session.js";
 
@@ -42,23 +42,23 @@ const COLUMNS = [
 function List() {
   const { answer, error, again } = useAnswer(() => call("/recording/query", { connectionFilter: "*" }), []);
   const [wanted, want] = useState("");
-  const [lines, match] = useState(/** @type {any} */ (null));
+  const [contains, search] = useState("");
+  const found = useAnswer(async () => (contains ? call("/recording/search", { contains }) : null), [contains]);
   const items = answer?.recordings;
-  /** @param {SubmitEvent} event */
-  const search = (event) => {
-    event.preventDefault();
-    if (wanted) call("/recording/search", { contains: wanted }).then(match, failed);
-    else match(null);
-  };
   return html`<${Listing} view="recordings" id="recording" path=${[]} ...${{ items, error, again }} columns=${COLUMNS} narrow=${[0, 3]}
     tools=${
       Boolean(items?.length) &&
-      html`<form class="find" role="search" onSubmit=${search}>
+      html`<form class="find" role="search" onSubmit=${(event) => {
+        event.preventDefault();
+        if (wanted === contains) found.again();
+        else search(wanted);
+      }}>
         <input type="search" aria-label="Find in what terminals printed" placeholder="Find in what was printed" value=${wanted} onInput=${(event) => want(event.target.value)} />
         <button>Find</button></form>`
     }
-    filters=${lines && html`<${Lines} lines=${lines} named=${new Map(items?.map((one) => [one.recording, one]))} />`}
-    empty=${html`<${Empty} title="No recordings yet"><p>Open a terminal with <em>Record</em>, or run <code>connmgr shell --record</code>: what it prints can be replayed and searched here.</p><//>`} />`;
+    filters=${html`${found.error && html`<${Fault} error=${found.error} again=${found.again} />`}
+      ${found.answer && html`<${Lines} lines=${found.answer} named=${new Map(items?.map((one) => [one.recording, one]))} />`}`}
+    empty=${["No recordings yet", html`Open a terminal with <em>Record</em>, or run <code>connmgr shell --record</code>: what it prints can be replayed and searched here.`]} />`;
 }
 
 /** @param {any} one */
@@ -96,18 +96,15 @@ function clock(seconds) {
 }
 
 /** @param {string} id */
-async function store(id) {
-  try {
+const store = (id) =>
+  doing(async () => {
     const response = await fetched("/recording/read", { recording: id });
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await response.blob());
     link.download = `${id}.cast`;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-  } catch (error) {
-    failed(error);
-  }
-}
+  });
 
 /** @param {string} content an asciicast of version 3 @returns {Cast} */
 export function parse(content) {
@@ -269,7 +266,7 @@ function Replay({ id, from }) {
                 draw(performance.now());
               }} /> Skip pauses
             </label>
-            <button onClick=${() => store(id)}>Export</button>
+            <button onClick=${store(id)}>Export</button>
           </div>`
         }
       </header>

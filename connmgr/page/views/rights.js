@@ -8,7 +8,6 @@ import {
   ago,
   counted,
   doing,
-  Empty,
   exact,
   Facts,
   html,
@@ -141,12 +140,9 @@ function Tokens({ path }) {
   const { answer, error, again } = useAnswer(async () => (await call("/token/query")).tokens.reverse(), [], {
     kind: "token",
   });
-  const begin = html`<button class="primary" onClick=${doing(() => create(again))}>Create a token</button>`;
-  return html`<${Listing} view="tokens" id="id" ...${{ path, error, again }} items=${answer} columns=${TOKEN_COLUMNS} narrow=${[0, 1]} tools=${Boolean(answer?.length) && begin}
+  return html`<${Listing} view="tokens" id="id" ...${{ path, error, again }} items=${answer} columns=${TOKEN_COLUMNS} narrow=${[0, 1]} begin=${CREATE}
     details=${(token) => html`<${TokenDetails} token=${token} again=${again} />`}
-    empty=${html`<${Empty} title="Nobody else is let in">
-      <p>A token gives a colleague, a script or an agent some rights, on some machines, for some time. It can be revoked at any moment.</p>
-      <p>${begin}</p><//>`} />`;
+    empty=${["Nobody else is let in", "A token gives a colleague, a script or an agent some rights, on some machines, for some time. It can be revoked at any moment."]} />`;
 }
 
 /** @param {{token: Token, again: () => void}} props */
@@ -160,13 +156,13 @@ function TokenDetails({ token, again }) {
   };
   const revoke = async () => {
     const said = "It ends at once, with the tokens that were created with it, and with their streams.";
-    if (await forGood(`Revoke ${text(name)}?`, said, "Revoke", () => call("/token/revoke", { id }))) again();
+    if (await forGood(`Revoke ${name}?`, said, "Revoke", () => call("/token/revoke", { id }))) again();
   };
   const lend = async () => {
     if (lent) await call("/token/lend", { id, end: true });
     else
       await form({
-        title: `Lend ${text(name)} the use of sealed secrets`,
+        title: `Lend ${name} the use of sealed secrets`,
         text: "Its requests then log in with passwords and keys that you have unlocked, and never see them.",
         properties: { hours: { type: "number", minimum: 0 } },
         value: { hours: 8 },
@@ -214,7 +210,7 @@ async function create(again = () => {}) {
   if (!created) return;
   again();
   await openDialog(
-    { title: `The token for ${text(created.name)}` },
+    { title: `The token for ${created.name}` },
     (close) => html`
     <div class="body">
       <p>It is shown this once, and stored nowhere. Give it to whoever it is for by a way that nobody else reads.</p>
@@ -256,7 +252,9 @@ function Creation({ close }) {
   `;
 }
 
-register({ name: "Create a token", actions: ["token.create"], run: () => create() });
+/** @type {Command} */
+const CREATE = { name: "Create a token", actions: ["token.create"], run: create };
+register(CREATE);
 
 // Approvals: what tokens ask for before it runs, and the decision of whoever may decide.
 
@@ -353,8 +351,11 @@ function Approvals({ path }) {
   return html`<${Listing} view="approvals" id="approval" ...${{ path, items, error, again }} columns=${APPROVAL_COLUMNS} narrow=${[2, 0]}
     tools=${"Notification" in window && html`<button aria-pressed=${isTold} onClick=${tell}>${isTold ? "Desktop notices: on" : "Notify me on the desktop"}</button>`}
     details=${(one) => html`<${ApprovalDetails} one=${one} again=${again} />`}
-    empty=${html`<${Empty} title="Nothing waits for a decision"><p>A token whose rules say <code>ask</code> has its requests shown here before they run. Such a
-      token is made under <a href="#/tokens">Tokens</a>, with rules like <code>[{"effect": "ask", "text": "."}]</code>.</p><//>`} />`;
+    empty=${[
+      "Nothing waits for a decision",
+      html`A token whose rules say <code>ask</code> has its requests shown here before they run. Such a
+      token is made under <a href="#/tokens">Tokens</a>, with rules like <code>[{"effect": "ask", "text": "."}]</code>.`,
+    ]} />`;
 }
 
 /** @param {{one: Approval, again: () => void}} props */

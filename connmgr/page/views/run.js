@@ -157,6 +157,8 @@ function Run({ path, query }) {
       condition ? new Set((await call("/connection/query", { ...EVERYTHING, where: condition })).found) : null,
     [condition],
   );
+  /** Whether it is not known yet for which machines the condition holds: none can be chosen by another one meanwhile. */
+  const isAsked = condition !== "" && (where.isOld || !where.answer);
   const saved = useAnswer(async () => (await call("/command/query")).commands, []).answer ?? [];
   const command = saved.find((one) => SAVED + one.name === what);
   const other = WHAT[what];
@@ -171,12 +173,13 @@ function Run({ path, query }) {
     const found = [...exact, ...rest];
     return [...found.filter(isFirst), ...found.filter((one) => !isFirst(one))].filter(
       (one) =>
+        !isAsked &&
         one.usageCategory === "shell" &&
         (!kind || one.type === kind) &&
         (!where.answer || where.answer.has(one.connection)) &&
         `${one.category.join("/")}/`.startsWith(category),
     );
-  }, [wanted, category, kind, where.answer, connections, connections.size]);
+  }, [wanted, category, kind, isAsked, where.answer, connections, connections.size]);
   const toggle = (/** @type {any} */ { connection }) => {
     const next = new Set(chosen);
     if (!next.delete(connection)) next.add(connection);
@@ -278,6 +281,7 @@ function Run({ path, query }) {
             classOf=${(one) => (chosen.has(one.connection) ? "chosen" : "")}
             row=${(one) => html`<label class="pick"><input type="checkbox" tabindex="-1" checked=${chosen.has(one.connection)} onChange=${() => toggle(one)} /> ${text(one.name.join("/"))} <span class="note">${text(one.category.join("/"))}</span></label>`} />`
               : store.loaded &&
+                !isAsked &&
                 html`<${Empty} title="No machine is like that"><p>Machines are added in the <a href="#/hub">hub</a>.</p><//>`
           }
         </section>

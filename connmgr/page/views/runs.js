@@ -4,12 +4,10 @@ import { call } from "../core/api.js";
 import { form } from "../core/forms.js";
 import { isPattern, search } from "../core/names.js";
 import { address, go, register } from "../core/navigate.js";
-import { can, nameOf, store, useStore } from "../core/store.js";
+import { nameOf, store, useStore } from "../core/store.js";
 import {
   ago,
   counted,
-  doing,
-  Empty,
   exact,
   Fault,
   html,
@@ -65,6 +63,9 @@ const RUN_COLUMNS = [
   ["Begun", "6rem", (run) => html`<span class="note">${ago(run.submitted)}</span>`],
 ];
 
+/** @type {Command} */
+const BEGIN = { name: "Run a command", actions: ["run.start"], run: () => go("#/run") };
+
 /** @param {{path: string[]}} props */
 function Runs({ path }) {
   const { answer, error, again } = useAnswer(() => call("/run/query"), [], {
@@ -72,11 +73,13 @@ function Runs({ path }) {
     every: (found) => found?.runs.some(isUnderWay) && LIST_SECONDS,
   });
   const runs = answer?.runs;
-  const begin = html`<a class="button" href="#/run">Run a command</a>`;
-  return html`<${Listing} view="runs" id="run" ...${{ path, error, again }} items=${runs} columns=${RUN_COLUMNS} tools=${Boolean(runs?.length) && begin}
+  return html`<${Listing} view="runs" id="run" ...${{ path, error, again }} items=${runs} columns=${RUN_COLUMNS} begin=${BEGIN}
     one=${runs && path[0] && (runs.find(({ run }) => run === path[0]) ?? { run: path[0] })} details=${(one) => html`<${RunDetails} id=${one.run} />`}
-    empty=${html`<${Empty} title="No runs yet"><p>A run is a command on many machines that goes on without this page: in waves, and with a stop when too much fails.
-      Choose the machines, and <em>Keep it as a run</em>.</p><p>${begin}</p><//>`} />`;
+    empty=${[
+      "No runs yet",
+      html`A run is a command on many machines that goes on without this page: in waves, and with a stop when too much fails.
+      Choose the machines, and <em>Keep it as a run</em>.`,
+    ]} />`;
 }
 
 /** @param {{id: string}} props */
@@ -287,10 +290,9 @@ function Schedules({ path }) {
     { kind: "schedule" },
   );
   const items = answer?.schedules;
-  const begin = can("schedule.add") && html`<button class="primary" onClick=${doing(add)}>Add a schedule</button>`;
-  return html`<${Listing} view="schedules" id="schedule" ...${{ path, items, error, again }} columns=${SCHEDULE_COLUMNS} tools=${Boolean(items?.length) && begin}
+  return html`<${Listing} view="schedules" id="schedule" ...${{ path, items, error, again }} columns=${SCHEDULE_COLUMNS} begin=${ADD}
     filters=${Boolean(items?.length) && html`<${Week} ...${answer} />`} details=${(one) => html`<${ScheduleDetails} one=${one} />`}
-    empty=${html`<${Empty} title="No schedules yet"><p>A schedule begins a run at each of its times: a backup each night, a check each quarter of an hour. The daemon keeps it; nothing is installed on the machines.</p><p>${begin}</p><//>`} />`;
+    empty=${["No schedules yet", "A schedule begins a run at each of its times: a backup each night, a check each quarter of an hour. The daemon keeps it; nothing is installed on the machines."]} />`;
 }
 
 /** @param {{schedules: Schedule[], firings: string[][]}} props */
@@ -338,7 +340,7 @@ function ScheduleDetails({ one }) {
     toast(`${text(one.name)} is paused.`, { undo: does("resume") });
   };
   const remove = () =>
-    forGood(`Remove ${text(one.name)}?`, "Its runs stay.", "Remove", async () => {
+    forGood(`Remove ${one.name}?`, "Its runs stay.", "Remove", async () => {
       await does("remove")();
       go("#/schedules");
     });
@@ -483,7 +485,9 @@ async function add() {
   });
 }
 
-register({ name: "Add a schedule", actions: ["schedule.add"], run: add });
+/** @type {Command} */
+const ADD = { name: "Add a schedule", actions: ["schedule.add"], run: add };
+register(ADD);
 
 export default {
   runs: { component: Runs },

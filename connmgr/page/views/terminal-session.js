@@ -2,6 +2,7 @@
 // It lives on while its tab is hidden; whoever shows it moves `element` into the page.
 
 import { ApiError, socket as opened } from "../core/api.js";
+import { failed } from "../core/ui.js";
 
 const DATA = 0;
 const RESIZE = 2;
@@ -30,7 +31,11 @@ const encoder = new TextEncoder();
 let loading = /** @type {Promise<any> | null} */ (null);
 
 export function loadXterm() {
-  loading ??= load();
+  loading ??= load().catch((error) => {
+    // The next terminal tries again.
+    loading = null;
+    throw error;
+  });
   return loading;
 }
 
@@ -419,7 +424,7 @@ export class Session {
     const shifted = event.ctrlKey && event.shiftKey && !event.altKey;
     if (shifted && event.code === "KeyC") {
       event.preventDefault();
-      this.copy();
+      this.copy().catch(failed);
       return false;
     }
     // These are the page's: everything else, Ctrl-K and F1 too, is the program's.

@@ -4,7 +4,19 @@
 import { call, on } from "../core/api.js";
 import { go, register, useRoute } from "../core/navigate.js";
 import { changed, latest, nameOf, useStore } from "../core/store.js";
-import { ago, confirm, failed, html, lines, text, toast, useLayoutEffect, useRef, useState } from "../core/ui.js";
+import {
+  ago,
+  confirm,
+  doing,
+  failed,
+  html,
+  lines,
+  text,
+  toast,
+  useLayoutEffect,
+  useRef,
+  useState,
+} from "../core/ui.js";
 import { Chooser } from "./listing.js";
 import { Session } from "./terminal-session.js";
 
@@ -135,6 +147,17 @@ export async function openTerminal(connection, { beside, ...options } = {}) {
     return null;
   }
 }
+
+/** Ends a terminal with what runs in it, which nothing brings back. @param {string} id */
+const end = (id) =>
+  doing(async () => {
+    const info = known.get(id);
+    const what = sessions.get(id)?.title || (info?.command ? words(info.command) : "the shell");
+    const question = `${text(what)} on ${text(nameOf(info?.connection))} gets HUP.`;
+    if (!(await confirm({ title: "End this terminal?", text: question, yes: "End", danger: true }))) return;
+    await call("/terminal/close", { terminal: id });
+    await refresh();
+  });
 
 /** @param {string} id */
 function show(id) {
@@ -274,7 +297,7 @@ function Pane({ id, alone, searching, search, focused, chosen }) {
   const session = sessionOf(id);
   useLayoutEffect(() => {
     place.current?.prepend(session.element);
-    session.show().then(() => focused && session.focus());
+    session.show().then(() => focused && session.focus(), failed);
     return () => {
       session.hide();
       session.element.remove();
@@ -287,19 +310,6 @@ function Pane({ id, alone, searching, search, focused, chosen }) {
     const left = tabs.find((tab) => tab.panes.length && tab.panes.some((each) => sessions.has(each)));
     go(alone || !left ? "#/terminal" : `#/terminal/${addressOf(left)}`);
   };
-  const end = async () => {
-    const what = title || "the shell";
-    if (
-      !(await confirm({
-        title: "End this terminal?",
-        text: `${what} on ${nameOf(info?.connection)} gets HUP.`,
-        yes: "End",
-        danger: true,
-      }))
-    )
-      return;
-    await call("/terminal/close", { terminal: id }).catch(failed);
-  };
   return html`
     <section class="pane" aria-label=${`Terminal on ${text(nameOf(info?.connection ?? ""))}`} onFocusIn=${chosen}>
       <header>
@@ -311,7 +321,7 @@ function Pane({ id, alone, searching, search, focused, chosen }) {
           html`
           <button class="quiet" title="Another viewer sets the size" onClick=${() => session.lead()}>${session.foreignSize} · use mine</button>`
         }
-        <${Tools} id=${id} session=${session} search=${search} end=${end} leave=${leave} />
+        <${Tools} id=${id} session=${session} search=${search} leave=${leave} />
       </header>
       ${searching && html`<${Search} session=${session} done=${() => search(null)} />`}
       <div class="xterm-frame" ref=${place}></div>
@@ -320,22 +330,22 @@ function Pane({ id, alone, searching, search, focused, chosen }) {
   `;
 }
 
-/** @param {{id: string, session: Session, search: (id: string) => void, end: () => void, leave: () => void}} props */
-function Tools({ id, session, search, end, leave }) {
+/** @param {{id: string, session: Session, search: (id: string) => void, leave: () => void}} props */
+function Tools({ id, session, search, leave }) {
   const reader = localStorage.getItem("connmgr.terminal.reader") === "on";
   const read = () => {
     localStorage.setItem("connmgr.terminal.reader", reader ? "off" : "on");
     for (const each of sessions.values()) if (each.term) each.term.options.screenReaderMode = !reader;
     changed();
   };
-  const copy = async () => toast((await session.copy()) ? "Copied." : "Nothing is selected.");
+  const copy = doing(async () => toast((await session.copy()) ? "Copied." : "Nothing is selected."));
   return html`
     <div class="tools" role="toolbar" aria-label="Terminal">
       <button class="quiet" title="Find (Ctrl+Shift+F)" onClick=${() => search(id)}>Find</button>
       <button class="quiet" title="Copy (Ctrl+Shift+C)" onClick=${copy}>Copy</button>
       <button class="quiet" title="Split to the right (Ctrl+Shift+\\)" onClick=${() => split(id, false)}>Split</button>
       <button class="quiet" title="Say output aloud by a screen reader" aria-pressed=${reader} onClick=${read}>Reader</button>
-      ${session.state !== "ended" && !session.watch && html`<button class="quiet" onClick=${end}>End</button>`}
+      ${session.state !== "ended" && !session.watch && html`<button class="quiet" onClick=${end(id)}>End</button>`}
       <button class="quiet" aria-label="Leave; the terminal runs on" title="Leave; the terminal runs on" onClick=${leave}>×</button>
     </div>
   `;
@@ -428,12 +438,12 @@ function Keys({ session }) {
     session.control = !session.control;
     changed();
   };
-  const paste = async () => session.paste(await navigator.clipboard.readText());
+  const paste = doing(async () => session.paste(await navigator.clipboard.readText()));
   return html`
     <div class="keys" role="toolbar" aria-label="Keys" onPointerDown=${hold} onMouseDown=${hold}>
       <button aria-pressed=${session.control} onClick=${control}>Ctrl</button>
       ${KEYS.map(([label, key]) => html`<button onClick=${() => press(key)}>${label}</button>`)}
-      <button onClick=${() => paste().catch(failed)}>Paste</button>
+      <button onClick=${paste}>Paste</button>
     </div>
   `;
 }
@@ -446,7 +456,6 @@ function Overview() {
     sessions.set(id, new Session(id, host, true));
     show(id);
   };
-  const close = (/** @type {string} */ id) => call("/terminal/close", { terminal: id }).then(refresh, failed);
   return html`
     <div class="overview">
       <div class="chooser">
@@ -474,7 +483,7 @@ function Overview() {
                         ${
                           one.state === "running" &&
                           html`<button class="quiet" onClick=${() => watch(one.terminal)}>Watch</button>
-                        <button class="quiet" onClick=${() => close(one.terminal)}>End</button>`
+                        <button class="quiet" onClick=${end(one.terminal)}>End</button>`
                         }
                       </td>
                     </tr>

@@ -2,8 +2,8 @@
 
 import { call } from "../core/api.js";
 import { address, register } from "../core/navigate.js";
-import { can, infoOf, nameOf, refresh, store, useStore } from "../core/store.js";
-import { ago, doing, Empty, html, State, text, useAnswer } from "../core/ui.js";
+import { infoOf, nameOf, refresh, store, useStore } from "../core/store.js";
+import { ago, html, State, text, useAnswer } from "../core/ui.js";
 import { described, Labels } from "./connection.js";
 import { bytes, Details, Listing } from "./listing.js";
 
@@ -23,11 +23,17 @@ const portOf = (one) =>
     ? (/^(?:127\.0\.0\.1|localhost|\[::1\]):\d+$/.exec(one.address ?? "")?.[0] ?? "")
     : "";
 
-async function add() {
-  const found = [...store.types.values()].find((one) => one.usageCategory === "tunnel");
-  const { addConnection } = await import("./hub-edit.js");
-  return addConnection("", found?.type);
-}
+/** @type {Command} */
+const ADD = {
+  name: "Add a tunnel",
+  actions: ["connection.add"],
+  run: async () => {
+    const found = [...store.types.values()].find((one) => one.usageCategory === "tunnel");
+    const { addConnection } = await import("./hub-edit.js");
+    return addConnection("", found?.type);
+  },
+};
+register(ADD);
 
 /** @type {Column<Tunnel>[]} */
 const COLUMNS = [
@@ -44,10 +50,9 @@ function Tunnels({ path }) {
   const { error, again, answer } = useAnswer(() => refresh("tunnels").then(() => "read"), []);
   const items =
     answer && [...tunnels.values()].sort((one, other) => (nameOf(one.connection) < nameOf(other.connection) ? -1 : 1));
-  const begin = can("connection.add") && html`<button class="primary" onClick=${doing(add)}>Add a tunnel</button>`;
-  return html`<${Listing} view="tunnels" id="connection" ...${{ path, items, error, again }} columns=${COLUMNS} tools=${Boolean(items?.length) && begin}
+  return html`<${Listing} view="tunnels" id="connection" ...${{ path, items, error, again }} columns=${COLUMNS} begin=${ADD}
     details=${(one) => html`<${One} one=${one} />`}
-    empty=${html`<${Empty} title="No tunnels yet"><p>A tunnel makes a port here lead to a service that only a machine can reach, such as its database, and reopens when its link breaks.</p><p>${begin}</p><//>`} />`;
+    empty=${["No tunnels yet", "A tunnel makes a port here lead to a service that only a machine can reach, such as its database, and reopens when its link breaks."]} />`;
 }
 
 /** @param {{one: Tunnel}} props */
@@ -62,6 +67,7 @@ function One({ one }) {
     await refresh("tunnels");
   };
   return html`<${Details} title=${nameOf(connection)} state=${stateOf(one)} deeds=${[[isStopped ? "Open" : "Close", "connection.toggle", toggle]]}
+    links=${port && scheme && html`<a class="button" href=${`${scheme}://${port}/`} target="_blank" rel="noopener noreferrer">Open in a new tab</a>`}
     facts=${[
       ["Listens at", one.address && html`<code>${text(one.address)}</code>`],
       ["Since", ago(one.since)],
@@ -77,12 +83,9 @@ function One({ one }) {
       ["Sent", bytes(one.bytesOut)],
       ["Connection", html`<a href=${address("hub", connection)}>in the hub</a>`],
     ]}>
-    ${port && scheme && html`<p><a class="button" href=${`${scheme}://${port}/`} target="_blank" rel="noopener noreferrer">Open in a new tab</a></p>`}
     ${port && scheme === "" && html`<p class="note">Not known as a web server: set the label <code>web=http</code> or <code>web=https</code> if it is one.</p>`}
     ${one.lastError && html`<p class="fault">${text(one.lastError.message)}</p>`}
   <//>`;
 }
-
-register({ name: "Add a tunnel", actions: ["connection.add"], run: add });
 
 export default { tunnels: { component: Tunnels } };

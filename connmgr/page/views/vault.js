@@ -146,7 +146,7 @@ const addUser = (hasUsers) =>
 /** @param {string} user */
 const changePassphrase = (user) =>
   form({
-    title: `Change the passphrase of ${text(user)}`,
+    title: `Change the passphrase of ${user}`,
     properties: {
       passphrase: { ...passphraseOf(user).passphrase, title: "Present passphrase" },
       ...twice("newPassphrase", "New passphrase"),
@@ -161,7 +161,7 @@ const changePassphrase = (user) =>
 /** @param {string} user */
 async function removeUser(user) {
   const removed = await form({
-    title: `Remove the user ${text(user)}?`,
+    title: `Remove the user ${user}?`,
     text: "Their passphrase permits it, and has secrets that only they can open sealed anew.",
     properties: passphraseOf(user),
     yes: "Remove",
@@ -170,7 +170,7 @@ async function removeUser(user) {
   if (!removed) return;
   const { connections, heir } = removed;
   await confirm({
-    title: `${text(user)} is removed`,
+    title: `${user} is removed`,
     text: `They could read the secrets of ${counted(connections.length, "connection")}${connections.length ? ": change these passwords and keys on their machines" : ""}.${heir ? ` What only they could open is sealed to ${text(heir)} now.` : ""}`,
     yes: "Close",
     no: "OK",
@@ -180,7 +180,7 @@ async function removeUser(user) {
 /** Shows the words of a new recovery key, which nobody can show again. @param {{recovery: string, user: string, threshold: number, shares: string[]}} made */
 const showWords = ({ recovery, user, threshold, shares }) =>
   openDialog(
-    { title: `Recovery key ${text(recovery)} of ${text(user)}` },
+    { title: `Recovery key ${recovery} of ${user}` },
     (close) => html`
     <div class="body">
       <p>${shares.length === 1 ? "Write these words" : `Write each share on a paper of its own; any ${threshold} of ${shares.length} are the key. Write them`} down now:
@@ -194,7 +194,7 @@ const showWords = ({ recovery, user, threshold, shares }) =>
 /** @param {string} user */
 async function makeRecovery(user) {
   const made = await form({
-    title: `Make a recovery key for ${text(user)}`,
+    title: `Make a recovery key for ${user}`,
     text: "Several papers in several places protect against a thief of one, and against the loss of one.",
     properties: {
       ...passphraseOf(user),
@@ -211,7 +211,7 @@ async function makeRecovery(user) {
 /** @param {Recovery} key */
 async function rotate({ recovery, user }) {
   const made = await form({
-    title: `Replace recovery key ${text(recovery)}`,
+    title: `Replace recovery key ${recovery}`,
     text: "Its words open nothing from then on; others take their place.",
     properties: passphraseOf(user),
     yes: "Replace",
@@ -223,7 +223,7 @@ async function rotate({ recovery, user }) {
 /** @param {Recovery} key */
 const revoke = ({ recovery, user }) =>
   confirm({
-    title: `Revoke recovery key ${text(recovery)}?`,
+    title: `Revoke recovery key ${recovery}?`,
     text: `Its words open nothing from then on. If ${text(user)} then forgets the passphrase, this key is no way back.`,
     yes: "Revoke",
     danger: true,
