@@ -112,21 +112,24 @@ SCANS = 2
 SCAN_SECONDS = 600.0
 """Longest wait for such a program's turn."""
 
+SCANNING = f"{SCANS} searches and checksums of the token run there; try again later."
+
 
 class Queues:
-    """Has one token do ``count`` pieces of work at a time on one connection, and the next ones after these.
+    """Has one token do ``count`` pieces of work at a time at one place, such as a connection, and the next ones after.
 
-    The owner never waits. Safe to use from several threads.
+    Whoever waits in vain for ``longest`` seconds is told ``busy``. The owner never waits. Safe to use from several
+    threads.
     """
 
-    def __init__(self, count: int = SCANS, longest: float = SCAN_SECONDS) -> None:
-        self._count, self._longest = count, longest
+    def __init__(self, count: int, longest: float, busy: str) -> None:
+        self._count, self._longest, self._busy = count, longest, busy
         self._changed = threading.Condition()
         self._under_way: Counter[tuple[str, str]] = Counter()
 
     @contextmanager
-    def turn(self, holder: str | None, connection: str, cancellation: Cancellation = NEVER) -> Iterator[None]:
-        """Wait for the turn of ``holder`` on ``connection``, and have it during the block.
+    def turn(self, holder: str | None, place: str, cancellation: Cancellation = NEVER) -> Iterator[None]:
+        """Wait for the turn of ``holder`` at ``place``, and have it during the block.
 
         :raises Busy: it did not come within ``longest`` seconds.
         :raises connmgr.errors.CommandCancelled: nobody wants the work any more.
@@ -134,14 +137,14 @@ class Queues:
         if holder is None:
             yield
             return
-        key = holder, connection
+        key = holder, place
         with cancellation.waking(self._wake), self._changed:
             may_begin = self._changed.wait_for(
                 lambda: self._under_way[key] < self._count or cancellation.cancelled, self._longest
             )
             cancellation.require()
             if not may_begin:
-                raise Busy(f"{self._count} searches and checksums of the token run there; try again later.")
+                raise Busy(self._busy)
             self._under_way[key] += 1
         try:
             yield

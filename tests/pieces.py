@@ -1,7 +1,8 @@
 """The longest piece in which the interpreter stays with one thread, and so all others wait for it.
 
-Only processor time counts: a wait is no longer than what another thread has computed meanwhile. A thread that waits for
-a processor, behind other processes, sees long pieces too; so the shortest of several tries is the one to look at.
+Only processor time counts: a wait is no longer than what another thread has computed meanwhile, and the time for which
+the watching thread waited for a processor is no part of it, where Linux tells that. Elsewhere the shortest of several
+tries is the one to look at.
 
 ``python -m tests.pieces FILE serve …`` runs a daemon that writes the longest piece to FILE while there is such a file,
 and begins anew with the next one. It watches nothing otherwise, since watching takes the interpreter too.
@@ -9,11 +10,12 @@ and begins anew with the next one. It watches nothing otherwise, since watching 
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 PAUSE_SECONDS = 0.001
@@ -32,15 +34,30 @@ class Pieces:
         """The longest piece so far, in seconds."""
 
         self._own = threading.get_native_id()
+        try:
+            self._schedstat = os.open(f"/proc/self/task/{self._own}/schedstat", os.O_RDONLY)
+        except OSError:
+            self._schedstat = -1
+
+    def close(self) -> None:
+        """End the watch."""
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
 
     def look(self) -> None:
         """Pause for a millisecond, and note how much longer it took to get the interpreter back."""
-        before, began = self._clocks(), time.monotonic()
+        before, queued, began = self._clocks(), self._queued(), time.monotonic()
         time.sleep(PAUSE_SECONDS)
         waited = time.monotonic() - began - PAUSE_SECONDS
         if waited > self.longest:
+            waited -= self._queued() - queued
             computed = max((now - before.get(one, now) for one, now in self._clocks().items()), default=0.0)
             self.longest = max(self.longest, min(waited, computed))
+
+    def _queued(self) -> float:
+        """Return the seconds for which this thread has waited for a processor."""
+        # In one call: what this thread waits for the interpreter afterwards must not count.
+        return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9 if self._schedstat >= 0 else 0.0
 
     def _clocks(self) -> dict[int, float]:
         """Return the processor time of each other thread."""
@@ -74,26 +91,27 @@ def _longest(work: Callable[[], object]) -> float:
         finally:
             over.set()
 
-    thread, pieces = threading.Thread(target=run), Pieces()
-    thread.start()
-    while not over.is_set():
-        pieces.look()
-        # The thread is known from the first look on.
-        watched.set()
-    thread.join()
+    thread = threading.Thread(target=run)
+    with closing(Pieces()) as pieces:
+        thread.start()
+        while not over.is_set():
+            pieces.look()
+            # The thread is known from the first look on.
+            watched.set()
+        thread.join()
     return pieces.longest
 
 
 def _report(file: Path) -> None:
     while True:
-        pieces = Pieces()
-        while file.exists():
-            until = time.monotonic() + WRITE_SECONDS
-            while time.monotonic() < until:
-                pieces.look()
-            # Not by a new file: it may be gone by now.
-            with suppress(FileNotFoundError), file.open("r+") as report:
-                report.write(f"{pieces.longest:.9f}")
+        with closing(Pieces()) as pieces:
+            while file.exists():
+                until = time.monotonic() + WRITE_SECONDS
+                while time.monotonic() < until:
+                    pieces.look()
+                # Not by a new file: it may be gone by now.
+                with suppress(FileNotFoundError), file.open("r+") as report:
+                    report.write(f"{pieces.longest:.9f}")
         time.sleep(WRITE_SECONDS)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import codecs
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from json.encoder import encode_basestring
 from typing import Any
@@ -14,6 +15,7 @@ import flask
 
 from connmgr.contract.message import Message, to_json
 from connmgr.engine.running import Result
+from connmgr.errors import InvalidRequest
 from connmgr.fs.listing import Listing
 from connmgr.shares import give_way
 
@@ -32,6 +34,9 @@ PIECE_ENTRIES = 512
 WHOLE_BYTES = 1024 * 1024
 """Most bytes of output in an answer with Content-Length; more are sent in chunks, and the connection is closed."""
 
+REPEATED_BYTES = 32 * 1024 * 1024
+"""Most bytes of an answer that it has already: a client may name the same twice, as others do, but not without end."""
+
 # A multiple of 3, so that pieces of base64 can be joined.
 _OUTPUT_PIECE = 96 * 1024
 
@@ -47,6 +52,20 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 def as_json(value: Any, status: int = 200) -> flask.Response:
     """Return the response with ``value`` as its body, and a newline for terminals."""
     return flask.Response(encoded(value) + "\n", status=status, mimetype="application/json")
+
+
+def require_few_repeated(name: str, ids: Sequence[str], described: Mapping[str, Message]) -> None:
+    """Refuse the field ``name`` with ``ids`` if an answer would repeat too much of what is ``described``, by these ids.
+
+    A description may be a thousand times as long as the id that asks for it.
+    :raises InvalidRequest: it would.
+    """
+    counts = Counter(ids)
+    size = sum((counts[id] - 1) * len(encoded(to_json(described[id]))) for id in counts if counts[id] > 1)
+    if size > REPEATED_BYTES:
+        raise InvalidRequest(
+            f"{name}: The answer would repeat {size >> 20:,} MiB, more than {REPEATED_BYTES >> 20}; name each id once."
+        )
 
 
 def as_pieces(pieces: Iterable[bytes], mimetype: str) -> flask.Response:

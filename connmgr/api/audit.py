@@ -48,6 +48,7 @@ group = Group("audit", "The audit log: who has done what, on which machine, and 
 
 @group.endpoint(
     "/query",
+    has_large_answer=True,
     reads=True,
     audited=False,
     example={"connection": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "action": "shell.exec", "limit": 1},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from connmgr import errors
+from connmgr.api.answer import require_few_repeated
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.connection_data import facts_of_all, publish_categories, publish_removed, see_off
 from connmgr.api.context import caller
@@ -33,6 +34,7 @@ group = Group("category", "The tree of categories that connections are sorted in
     "/info",
     has_content=True,
     most_values=LISTED_VALUES,
+    has_large_answer=True,
     reads=True,
     about=("categories",),
     audited=False,
@@ -55,6 +57,7 @@ def info(request: CategoryInfoRequest) -> CategoryInfoResponse:
     """Describe categories. An unknown uuid fails the whole request."""
     infos = services().vault.categories.infos(list(dict.fromkeys(request.categories)))
     by_id = {category.id: message_of(CategoryInfo, category, name=category.path) for category in infos}
+    require_few_repeated("categories", request.categories, by_id)
     return CategoryInfoResponse(infos=[by_id[id] for id in request.categories])
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
+from connmgr.api.answer import require_few_repeated
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.connection_data import (
     ADD,
@@ -87,6 +88,7 @@ SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "co
 
 @group.endpoint(
     "/query",
+    has_large_answer=True,
     reads=True,
     audited=False,
     raises=[errors.IntegrityError],
@@ -125,6 +127,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
     "/info",
     has_content=True,
     most_values=LISTED_VALUES,
+    has_large_answer=True,
     reads=True,
     about=("connections",),
     audited=False,
@@ -160,6 +163,7 @@ def info(request: ConnectionInfoRequest) -> ConnectionInfoResponse:
         )
         for connection in connections
     }
+    require_few_repeated("connections", request.connections, infos)
     return ConnectionInfoResponse(infos=[infos[id] for id in request.connections])
 
 

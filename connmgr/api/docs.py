@@ -216,7 +216,7 @@ def _failures(endpoint: Endpoint, method: str) -> dict[str, Any]:
     common = (*ALWAYS, *(WITH_BODY if method == "POST" else ()), *(() if endpoint.public else NEEDS_TOKEN))
     if not (endpoint.public or endpoint.reads):
         common += (errors.AuditUnavailable,)
-    kinds = (*common, *endpoint.raises, *((errors.Busy,) if endpoint.waits else ()))
+    kinds = (*common, *endpoint.raises, *((errors.Busy,) if endpoint.waits or endpoint.has_large_answer else ()))
     for kind in dict.fromkeys(kinds):
         if method == "POST" and kind in (errors.UpgradeRequired, errors.BadFrame):
             # Of the WebSocket at the same path.

@@ -84,6 +84,9 @@ class Endpoint:
     has_content: bool = False
     """Whether its body may have ``max-body`` bytes, because it carries content or lists; others may have 64 KiB."""
 
+    has_large_answer: bool = False
+    """Whether its answer may have megabytes: one at a time is made for each token."""
+
     most_values: int = MAX_VALUES
     """Most values in the JSON of a token's request; the owner may send as many as where lists are expected."""
 
@@ -154,10 +157,16 @@ class Endpoint:
         with context.resources as resources:
             try:
                 ready = self._ready(daemon, context, request, resources)
-                result = _resume_or_wait(context.continuation, lambda: self._call_view(daemon, context, request, ready))
-                # It has none while it has a slot, and its answer may be large.
-                with daemon.computing.turn(context.holder) if self.waits else nullcontext():
-                    response = respond(result)
+                with daemon.answers.making(context.holder) if self.has_large_answer else nullcontext():
+                    result = _resume_or_wait(
+                        context.continuation, lambda: self._call_view(daemon, context, request, ready)
+                    )
+                    # It has none while it has a slot, and its answer may be large.
+                    with daemon.computing.turn(context.holder) if self.waits else nullcontext():
+                        response = respond(result)
+                if self.reads:
+                    # Others are answered in any case: what they have done would be done once more.
+                    daemon.answers.count(context.holder, response)
                 if context.loan is not None and (why := context.end_of_loan) is not None:
                     # Its end came too early to find what this request has opened.
                     daemon.loans.ended_since(context.loan, why)

@@ -90,6 +90,7 @@ def gather(request: FactGatherRequest) -> FactGatherResponse:
     "/query",
     has_content=True,
     most_values=LISTED_VALUES,
+    has_large_answer=True,
     reads=True,
     audited=False,
     about=("connections",),

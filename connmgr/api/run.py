@@ -398,6 +398,7 @@ def wait(request: RunWaitRequest) -> RunInfo:
 
 @group.endpoint(
     "/targets",
+    has_large_answer=True,
     reads=True,
     about=("run", "states"),
     raises=[errors.UnknownRun],
@@ -444,6 +445,7 @@ def targets(request: RunTargetsRequest) -> RunTargetsResponse:
 
 @group.endpoint(
     "/output",
+    has_large_answer=True,
     reads=True,
     about=("run", "connection"),
     raises=[errors.UnknownRun, errors.UnknownConnection],
@@ -530,6 +532,7 @@ def stop(request: RunStopRequest) -> None:
 
 @group.endpoint(
     "/query",
+    has_large_answer=True,
     reads=True,
     audited=False,
     about=("name", "states"),

@@ -184,6 +184,7 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
 
 @group.endpoint(
     "/query",
+    has_large_answer=True,
     reads=True,
     audited=False,
     about=("name",),

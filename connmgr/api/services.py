@@ -1,6 +1,7 @@
 """The services that the endpoints use; the daemon creates them.
 
-Two of them are of the pipeline alone: the slots of requests that wait for a machine, and the counts of requests.
+Three of them are of the pipeline alone: the slots of requests that wait for a machine, the shares of large answers, and
+the counts of requests.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import flask
 
@@ -115,6 +117,55 @@ class RequestSlots:
             self.in_use += number
 
 
+LARGE_ANSWER_BYTES = 256 * 1024
+"""Smaller answers are not counted."""
+
+ANSWER_BYTES = 32 * 1024 * 1024
+"""Most bytes of large answers that a token's clients may leave unread. A larger one counts as all of them."""
+
+ANSWER_SECONDS = 20.0
+"""Longest wait of a large answer's beginning for the token's others."""
+
+
+class LargeAnswers:
+    """Has one large answer at a time made for each token, and counts the answers that its clients have yet to read.
+
+    While it is made, an answer takes several times its size: rows, values, their text. Afterwards its bytes stay until
+    the client has read them, for as long as a slow one takes. The owner has no limit. Safe to use from several threads.
+    """
+
+    def __init__(self, of_token: int = ANSWER_BYTES, longest: float = ANSWER_SECONDS) -> None:
+        self._of_token = of_token
+        self._turns = Queues(1, longest, "A large answer for the token is being made; ask for one after the other.")
+        self._unread = Shares(of_token, 2 * of_token)
+
+    @contextmanager
+    def making(self, holder: str | None) -> Iterator[None]:
+        """Make an answer for ``holder`` during the block, when the one before it is made.
+
+        :raises Busy: that takes too long.
+        """
+        with ExitStack() as stack:
+            with waiting():
+                stack.enter_context(self._turns.turn(holder, ""))
+            yield
+
+    def count(self, holder: str | None, response: flask.Response) -> None:
+        """Count a whole ``response`` for ``holder`` until it is sent, if it is large.
+
+        :raises Busy: the answers that its clients have not read yet leave no room for it.
+        """
+        if holder is None or response.is_streamed:
+            return
+        size = response.calculate_content_length() or 0
+        if size < LARGE_ANSWER_BYTES:
+            return
+        counted = min(size, self._of_token)
+        if not self._unread.take(holder, counted):
+            raise Busy("Too many bytes of answers wait for clients of tokens; read those first.")
+        response.call_on_close(partial(self._unread.give_back, holder, counted))
+
+
 @dataclass
 class Durations:
     """The number of durations in each class, and their sum in seconds. The last class has no upper bound."""
@@ -190,6 +241,7 @@ class Services:
     scraper: Scraper
     anonymous: Caller
     slots: RequestSlots
+    answers: LargeAnswers
     pace: Pace
     computing: Computing
     changes: ChangeStore

@@ -97,6 +97,7 @@ def _own(changes: Iterable[FileChange]) -> list[FileChange]:
 
 @group.endpoint(
     "/read",
+    has_large_answer=True,
     reads=True,
     about=("change",),
     raises=[errors.UnknownChange, errors.IntegrityError],

@@ -15,7 +15,7 @@ from connmgr.api.context import continuation, holder
 from connmgr.api.listeners import Listeners, Lookout
 from connmgr.api.page_files import PageFiles
 from connmgr.api.record import ENDED, REQUIRED
-from connmgr.api.services import Counts, RequestSlots, Services
+from connmgr.api.services import Counts, LargeAnswers, RequestSlots, Services
 from connmgr.audit.entry import CommandText, SubjectNames
 from connmgr.audit.log import FILE_NAME, AuditLog, open_chain
 from connmgr.daemon.ending import Ending
@@ -47,7 +47,7 @@ from connmgr.schedules.schedules import Schedules
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
-from connmgr.shares import Computing, Pace, Queues
+from connmgr.shares import SCAN_SECONDS, SCANNING, SCANS, Computing, Pace, Queues
 from connmgr.shell.commands import Grounds
 from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers
@@ -270,13 +270,14 @@ class _Wiring:
             scraper=Scraper(lambda: _metrics_token(settings)),
             anonymous=anonymous,
             slots=self.slots,
+            answers=LargeAnswers(),
             pace=self.pace,
             computing=self.computing,
             snapshots=Snapshots(),
             changes=changes,
             upgrades=Pace(),
             page_files=PageFiles(),
-            scans=Queues(),
+            scans=Queues(SCANS, SCAN_SECONDS, SCANNING),
             blobs=self.blobs,
             audit=self.audit,
             subject_names=self.names,

@@ -13,17 +13,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import flask
 import psutil
 import pytest
 from marshmallow import ValidationError
 
 from connmgr.api import body
+from connmgr.api.services import LARGE_ANSWER_BYTES, LargeAnswers
 from connmgr.cancellation import Cancellation
+from connmgr.client import ClientError
 from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
 from connmgr.errors import Busy, CommandCancelled, InvalidRequest
 from connmgr.fields import Text
 from connmgr.paths import socket_of
-from connmgr.shares import REST, SCANS, Pace, Queues, Shares, room
+from connmgr.shares import REST, SCAN_SECONDS, SCANNING, SCANS, Pace, Queues, Shares, room
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
@@ -344,9 +347,9 @@ def test_a_token_runs_two_programs_at_a_time_that_read_whole_files(own_daemon: D
     most = 0
     while any(one.is_alive() for one in asking):
         names = []
-        for one in psutil.Process(own_daemon.pid).children(recursive=True):
+        for child in psutil.Process(own_daemon.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                names.append(one.name())
+                names.append(child.name())
         most = max(most, sum(name in {"sha256sum", "openssl"} for name in names))
         time.sleep(0.005)
     assert len(found) == 5
@@ -355,7 +358,7 @@ def test_a_token_runs_two_programs_at_a_time_that_read_whole_files(own_daemon: D
 
 
 def test_work_of_a_token_on_one_connection_has_turns_and_the_owner_none() -> None:
-    queues = Queues(count=1, longest=0.05)
+    queues = Queues(1, 0.05, SCANNING)
     with queues.turn("a", "here"):
         with queues.turn("a", "there"), queues.turn("b", "here"), queues.turn(None, "here"), queues.turn(None, "here"):
             pass
@@ -366,8 +369,84 @@ def test_work_of_a_token_on_one_connection_has_turns_and_the_owner_none() -> Non
     assert not queues._under_way
 
 
+def test_large_answers_of_a_token_are_made_one_at_a_time() -> None:
+    answers = LargeAnswers(longest=0.05)
+    with contextlib.ExitStack() as made:
+        for holder in ("a", "b", None, None):
+            made.enter_context(answers.making(holder))
+        with pytest.raises(Busy, match="one after the other"), answers.making("a"):
+            pass
+    with answers.making("a"):
+        pass
+
+
+def test_answers_of_a_token_count_until_they_are_sent() -> None:
+    answers = LargeAnswers(of_token=LARGE_ANSWER_BYTES * 2)
+    half, whole = b"x" * LARGE_ANSWER_BYTES, b"x" * LARGE_ANSWER_BYTES * 5
+    first, huge = flask.Response(half), flask.Response(whole)
+    answers.count("a", first)
+    answers.count("a", flask.Response(half[1:]))
+    answers.count("a", flask.Response(iter([half, half, half])))
+    answers.count(None, flask.Response(whole))
+    with pytest.raises(Busy, match="read those first"):
+        answers.count("a", huge)
+    first.close()
+    # Alone it may have any size, and then no other.
+    answers.count("a", huge)
+    with pytest.raises(Busy):
+        answers.count("a", flask.Response(half))
+    huge.close()
+    answers.count("a", flask.Response(half))
+
+
+@pytest.fixture
+def wordy(own_daemon: Daemon) -> list[str]:
+    """A connection with 15 KB of labels, so often that a description of all has 15 MB."""
+    labels = {f"l{number}": "x" * 250 for number in range(60)}
+    data = {"type": "ssh", "host": "nowhere", "user": "me"}
+    added = own_daemon.client.post("/connection/add", name="wordy", data=data, labels=labels, validate=False)
+    return [added["connection"]] * 1001
+
+
+def test_answers_that_nobody_reads_take_a_share_of_memory(own_daemon: Daemon, crowd: Crowd, wordy: list[str]) -> None:
+    holder = create(own_daemon, "connection.read")
+    body = json.dumps({"connections": wordy}).encode()
+
+    def ask() -> socket.socket:
+        asked = crowd.connect(b"")
+        asked.sendall(
+            b"POST /connection/info HTTP/1.1\r\nHost: %b\r\nAuthorization: Bearer %b\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+            % (own_daemon.url.removeprefix("http://").encode(), holder.secret.encode(), len(body), body)
+        )
+        return asked
+
+    def status(asked: socket.socket) -> bytes:
+        return asked.recv(12)
+
+    first, second = ask(), ask()
+    assert [status(first), status(second)] == [b"HTTP/1.1 200"] * 2
+    refused = holder.send("/connection/info", connections=wordy)
+    assert (refused.status, refused.code) == (503, "busy")
+    assert holder.ok("/connection/info", connections=wordy[:1])["infos"]
+    assert len(own_daemon.client.post("/connection/info", connections=wordy)["infos"]) == len(wordy)
+    first.close()
+    eventually_equal(lambda: status(ask()), b"HTTP/1.1 200", "nothing was given back")
+
+
+def test_descriptions_are_not_repeated_without_end(own_daemon: Daemon, wordy: list[str]) -> None:
+    found = own_daemon.client.post("/category/query", filter="**")["found"]
+    for path, name, ids in (
+        ("/connection/info", "connections", wordy * 3),
+        ("/category/info", "categories", found[:1] * 300_000),
+    ):
+        with pytest.raises(ClientError, match=f"{name}: The answer would repeat") as refused:
+            own_daemon.client.post(path, **{name: ids})
+        assert refused.value.code == "invalid_request"
+
+
 def test_a_client_that_leaves_waits_for_no_turn() -> None:
-    queues, leaving = Queues(count=1), Cancellation()
+    queues, leaving = Queues(1, SCAN_SECONDS, SCANNING), Cancellation()
     failed: list[CommandCancelled] = []
 
     def wait() -> None:
