@@ -13,6 +13,7 @@ import {
   render,
   text,
   toast,
+  undoLast,
   useEffect,
   useErrorBoundary,
   useLayoutEffect,
@@ -242,6 +243,7 @@ async function main() {
     const views = VIEWS.filter((view) => can(...view.actions));
     for (const { name, key, title } of views)
       register({ name: `Go to ${title.toLowerCase()}`, key: `g ${key}`, run: () => go(`#/${name}`) });
+    register({ name: "Undo", hint: "what the last notice says", key: "z", run: undoLast });
     register({ name: "Log out", run: logout });
     ends = [follow()];
     // The stream first: what changes while the lists are read is told, too.

@@ -77,6 +77,7 @@ def test_a_large_file_goes_up_and_comes_down(daemon: Daemon, visitor: Visitor, t
     assert download.value.suggested_filename == "large"
     (here / "large").unlink()
     assert _digest(Path(download.value.path())) == expected
+    download.value.delete()
 
 
 def _digest(path: Path) -> str:
@@ -283,7 +284,8 @@ def test_a_mode_is_changed_and_a_name_and_back(daemon: Daemon, visitor: Visitor,
     with _dialog(page, "Rename") as dialog:
         dialog.get_by_label("New name").fill("program")
     _row(page, "program").wait_for()
-    _button(page, "Undo").click()
+    _button(page, "Undo").wait_for()
+    page.keyboard.press("z")
     _row(page, "script").wait_for()
 
 

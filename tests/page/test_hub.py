@@ -50,8 +50,10 @@ def sshd() -> Iterator[Sshd]:
 
 
 @pytest.mark.needs("sshd")
-def test_a_machine_is_added_by_its_form_and_its_key_accepted(own_daemon: Daemon, visitor: Visitor, sshd: Sshd) -> None:
-    page = visitor.opened(own_daemon)
+def test_a_machine_is_added_by_its_form_and_its_key_accepted(
+    clean_daemon: Daemon, visitor: Visitor, sshd: Sshd
+) -> None:
+    page = visitor.opened(clean_daemon)
     page.get_by_role("button", name="Add a machine").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Host", exact=True).fill("127.0.0.1")
@@ -75,11 +77,11 @@ def test_a_machine_is_added_by_its_form_and_its_key_accepted(own_daemon: Daemon,
     visitor.forgive("500")
 
 
-def test_a_change_is_stored_and_undone(own_daemon: Daemon, visitor: Visitor) -> None:
+def test_a_change_is_stored_and_undone(clean_daemon: Daemon, visitor: Visitor) -> None:
     identity = {"file": "/keys/web1", "certificate": "/keys/web1-cert.pub"}
-    [id] = apply(own_daemon, machine("web1", "prod", host="192.0.2.1", password="s3cret", identity=identity))
-    before = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon)).json["infos"][0]
-    page = visitor.opened(own_daemon, "#/hub/prod/web1")
+    [id] = apply(clean_daemon, machine("web1", "prod", host="192.0.2.1", password="s3cret", identity=identity))
+    before = send(clean_daemon.url, "/connection/info", {"connections": [id]}, bearer(clean_daemon)).json["infos"][0]
+    page = visitor.opened(clean_daemon, "#/hub/prod/web1")
     page.get_by_role("button", name="Edit").click()
     dialog = page.get_by_role("dialog")
     assert dialog.get_by_label("Password", exact=True).input_value() == ""
@@ -90,22 +92,22 @@ def test_a_change_is_stored_and_undone(own_daemon: Daemon, visitor: Visitor) -> 
     dialog.get_by_role("button", name="Save").click()
     details = page.get_by_role("complementary", name="web2")
     details.get_by_text("192.0.2.99").wait_for()
-    stored = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon)).json["infos"][0]
+    stored = send(clean_daemon.url, "/connection/info", {"connections": [id]}, bearer(clean_daemon)).json["infos"][0]
     identity["certificate"] = "/keys/another"
     assert stored["rawData"] == {**before["rawData"], "host": "192.0.2.99", "identity": identity}
     page.get_by_role("button", name="Undo").click()
     page.get_by_role("complementary", name="web1").get_by_text("192.0.2.1", exact=True).wait_for()
-    stored = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon)).json["infos"][0]
+    stored = send(clean_daemon.url, "/connection/info", {"connections": [id]}, bearer(clean_daemon)).json["infos"][0]
     assert stored["rawData"] == before["rawData"]
 
 
-def test_a_secret_is_fetched_from_elsewhere(own_daemon: Daemon, visitor: Visitor) -> None:
+def test_a_secret_is_fetched_from_elsewhere(clean_daemon: Daemon, visitor: Visitor) -> None:
     def stored(id: str) -> Any:
-        answer = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon))
+        answer = send(clean_daemon.url, "/connection/info", {"connections": [id]}, bearer(clean_daemon))
         return answer.json["infos"][0]["rawData"]
 
-    [id] = apply(own_daemon, machine("web1", "prod", password="s3cret"))
-    page = visitor.opened(own_daemon, "#/hub/prod/web1")
+    [id] = apply(clean_daemon, machine("web1", "prod", password="s3cret"))
+    page = visitor.opened(clean_daemon, "#/hub/prod/web1")
     page.get_by_role("button", name="Edit").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Fetch it from elsewhere").first.click()
@@ -131,13 +133,13 @@ def test_a_secret_is_fetched_from_elsewhere(own_daemon: Daemon, visitor: Visitor
     assert "encryptedToken" in stored(id)["password"]
 
 
-def test_a_removal_names_what_goes_with_it(own_daemon: Daemon, visitor: Visitor) -> None:
+def test_a_removal_names_what_goes_with_it(clean_daemon: Daemon, visitor: Visitor) -> None:
     [id, _] = apply(
-        own_daemon,
+        clean_daemon,
         {**machine("gate"), "label": "gate"},
         {"name": "inner", "data": {"type": "shellEnvironment", "host": {"label": "gate"}}},
     )
-    page = visitor.opened(own_daemon, f"#/hub/{id}")
+    page = visitor.opened(clean_daemon, f"#/hub/{id}")
     page.get_by_role("button", name="Remove", exact=True).click()
     dialog = page.get_by_role("dialog")
     assert "default/gate/inner" in dialog.inner_text()
@@ -146,12 +148,12 @@ def test_a_removal_names_what_goes_with_it(own_daemon: Daemon, visitor: Visitor)
     dialog.get_by_role("button", name="Remove 2").click()
     page.get_by_text("gate is removed.").wait_for()
     everything = {"connectionFilter": "*", "categoryFilter": "*", "typeFilter": "*"}
-    assert send(own_daemon.url, "/connection/query", everything, bearer(own_daemon)).json["found"] == [LOCAL]
+    assert send(clean_daemon.url, "/connection/query", everything, bearer(clean_daemon)).json["found"] == [LOCAL]
 
 
-def test_a_list_is_previewed_imported_and_taken_back(own_daemon: Daemon, visitor: Visitor) -> None:
-    apply(own_daemon, machine("old"))
-    page = visitor.opened(own_daemon)
+def test_a_list_is_previewed_imported_and_taken_back(clean_daemon: Daemon, visitor: Visitor) -> None:
+    apply(clean_daemon, machine("old"))
+    page = visitor.opened(clean_daemon)
     page.get_by_role("button", name="Import").click()
     dialog = page.get_by_role("dialog")
     inner, gate = "Host inner\n HostName 10.0.0.7\n ProxyJump gate\n", "Host gate\n User jump\n Port 2222\n"
@@ -160,7 +162,7 @@ def test_a_list_is_previewed_imported_and_taken_back(own_daemon: Daemon, visitor
     assert "2 connections to add; 1 name is there already" in dialog.inner_text()
     dialog.get_by_role("button", name="Add 2 connections").click()
     page.get_by_text("2 connections are added.").wait_for()
-    with client_of(own_daemon) as client:
+    with client_of(clean_daemon) as client:
         found = client.post("/connection/query", connectionFilter="**/inner", categoryFilter="*", typeFilter="*")
         [info] = client.post("/connection/info", connections=found["found"])["infos"]
         assert info["rawData"]["host"] == "10.0.0.7"
@@ -169,10 +171,10 @@ def test_a_list_is_previewed_imported_and_taken_back(own_daemon: Daemon, visitor
     page.get_by_text("2 connections", exact=True).wait_for()
 
 
-def test_search_follows_the_rule_of_names(own_daemon: Daemon, visitor: Visitor) -> None:
+def test_search_follows_the_rule_of_names(clean_daemon: Daemon, visitor: Visitor) -> None:
     names = ("web1", "web10", "web2", "db1")
-    apply(own_daemon, *(machine(name, "prod") for name in names), machine("web1", "lab"))
-    page = visitor.opened(own_daemon)
+    apply(clean_daemon, *(machine(name, "prod") for name in names), machine("web1", "lab"))
+    page = visitor.opened(clean_daemon)
     page.get_by_text("6 connections", exact=True).wait_for()
     page.keyboard.press("/")
     for typed, told in (
@@ -187,7 +189,7 @@ def test_search_follows_the_rule_of_names(own_daemon: Daemon, visitor: Visitor) 
     ):
         page.get_by_label("Search connections").fill(typed)
         page.locator(".foot").get_by_text(told, exact=True).wait_for()
-        with client_of(own_daemon) as client:
+        with client_of(clean_daemon) as client:
             expected = (matching if is_pattern(typed) else resolve_name)(client.connection, typed)
         assert told.startswith(f"{len(expected)} connection"), typed
     page.get_by_label("Search connections").fill("web[")
@@ -271,9 +273,9 @@ def test_hostile_names_are_text_in_a_large_category(own_daemon: Daemon, visitor:
     assert page.locator("#hub-rows .row").count() < 80
 
 
-def test_the_palette_goes_to_machines_and_runs_commands(own_daemon: Daemon, visitor: Visitor) -> None:
-    apply(own_daemon, machine("web1", "prod"))
-    page = visitor.opened(own_daemon)
+def test_the_palette_goes_to_machines_and_runs_commands(clean_daemon: Daemon, visitor: Visitor) -> None:
+    apply(clean_daemon, machine("web1", "prod"))
+    page = visitor.opened(clean_daemon)
     page.get_by_text("2 connections", exact=True).wait_for()
     page.keyboard.press("Control+k")
     page.get_by_role("combobox").fill("web1")
@@ -299,8 +301,8 @@ document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: "?", bub
 """A field of a closed dialog keeps the focus until the next frame."""
 
 
-def test_a_key_pressed_as_a_dialog_closes_is_the_pages(own_daemon: Daemon, visitor: Visitor) -> None:
-    page = visitor.opened(own_daemon)
+def test_a_key_pressed_as_a_dialog_closes_is_the_pages(clean_daemon: Daemon, visitor: Visitor) -> None:
+    page = visitor.opened(clean_daemon)
     page.get_by_text("local machine", exact=True).wait_for()
     page.keyboard.press("n")
     page.get_by_role("dialog", name="Add a connection").get_by_label("Host", exact=True).focus()
@@ -308,25 +310,25 @@ def test_a_key_pressed_as_a_dialog_closes_is_the_pages(own_daemon: Daemon, visit
     page.get_by_role("dialog", name="Keys").wait_for()
 
 
-def test_what_others_change_is_shown(own_daemon: Daemon, visitor: Visitor) -> None:
-    [id] = apply(own_daemon, machine("web1", "prod"))
-    page = visitor.opened(own_daemon, "#/hub/prod/web1")
+def test_what_others_change_is_shown(clean_daemon: Daemon, visitor: Visitor) -> None:
+    [id] = apply(clean_daemon, machine("web1", "prod"))
+    page = visitor.opened(clean_daemon, "#/hub/prod/web1")
     page.get_by_role("complementary", name="web1").wait_for()
-    apply(own_daemon, machine("web2", "prod"))
+    apply(clean_daemon, machine("web2", "prod"))
     page.get_by_text("web2", exact=True).wait_for()
-    send(own_daemon.url, "/connection/update", {"connection": id, "name": "renamed"}, bearer(own_daemon))
+    send(clean_daemon.url, "/connection/update", {"connection": id, "name": "renamed"}, bearer(clean_daemon))
     page.get_by_text("renamed", exact=True).first.wait_for()
-    send(own_daemon.url, "/connection/remove", {"connections": [id]}, bearer(own_daemon))
+    send(clean_daemon.url, "/connection/remove", {"connections": [id]}, bearer(clean_daemon))
     page.get_by_text("renamed", exact=True).first.wait_for(state="detached")
 
 
-def test_what_runs_is_shown_until_it_ends(own_daemon: Daemon, visitor: Visitor) -> None:
+def test_what_runs_is_shown_until_it_ends(clean_daemon: Daemon, visitor: Visitor) -> None:
     def ask(path: str, **fields: object) -> Any:
-        answer = send(own_daemon.url, path, fields, bearer(own_daemon))
+        answer = send(clean_daemon.url, path, fields, bearer(clean_daemon))
         assert answer.status == 200, answer.body
         return answer.json if answer.body else None
 
-    page = visitor.opened(own_daemon)
+    page = visitor.opened(clean_daemon)
     machine = page.get_by_role("row").filter(has_text="local machine")
     machine.wait_for()
     opened = ask("/terminal/open", connection=LOCAL, columns=80, rows=24, argv=["sleep", "600"])
@@ -373,11 +375,11 @@ def test_a_page_says_that_the_daemon_is_away(own_daemon: Daemon, visitor: Visito
     visitor.provokes = True
 
 
-def test_a_token_with_fewer_rights_sees_less_and_no_errors(own_daemon: Daemon, visit: Visit) -> None:
-    apply(own_daemon, machine("web1", "prod"), machine("db1", "prod"))
+def test_a_token_with_fewer_rights_sees_less_and_no_errors(clean_daemon: Daemon, visit: Visit) -> None:
+    apply(clean_daemon, machine("web1", "prod"), machine("db1", "prod"))
     for scopes, views in ((["connection.read"], {"API", "Facts", "Hub", "Tunnels", "Vault"}), ([], {"API", "Vault"})):
-        holder = create(own_daemon, *scopes, connections=["web*"])
-        page = visit().opened(own_daemon, authorization={"Authorization": f"Bearer {holder.secret}"})
+        holder = create(clean_daemon, *scopes, connections=["web*"])
+        page = visit().opened(clean_daemon, authorization={"Authorization": f"Bearer {holder.secret}"})
         page.get_by_role("navigation").get_by_role("link", name="Vault").wait_for()
         shown = {link.inner_text() for link in page.get_by_role("navigation").get_by_role("link").all()}
         assert shown == views

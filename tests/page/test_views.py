@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.needs("chromium", "libatomic")]
 PASSPHRASE = "alice's long passphrase"
 
 
-def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: Visitor) -> None:
+def test_a_token_is_created_shown_once_and_revoked(clean_daemon: Daemon, visitor: Visitor) -> None:
     end = datetime.now().astimezone().replace(hour=6, minute=30, second=0, microsecond=0) + timedelta(days=3)
-    page = visitor.opened(own_daemon, "#/tokens")
+    page = visitor.opened(clean_daemon, "#/tokens")
     page.get_by_role("button", name="Create a token").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("For", exact=True).fill("<b>ci</b>")
@@ -45,7 +45,7 @@ def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: 
     secret = shown.locator("code").first.inner_text()
     shown.get_by_role("button", name="I have it").click()
     authorization = {"Authorization": f"Bearer {secret}"}
-    own = send(own_daemon.url, "/token/info", {}, authorization).json
+    own = send(clean_daemon.url, "/token/info", {}, authorization).json
     assert (own["name"], own["connections"]) == ("<b>ci</b>", ["web*", "db*"])
     assert (own["readOnly"], own["quotaPerDay"], own["rules"]) == (True, 50, [{"effect": "ask", "text": "."}])
     assert datetime.fromisoformat(own["expires"].replace("Z", "+00:00")) == end
@@ -56,7 +56,7 @@ def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: 
     details.get_by_role("button", name="Revoke").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     details.get_by_text("revoked", exact=True).wait_for()
-    assert send(own_daemon.url, "/token/info", {}, authorization).code == "token_revoked"
+    assert send(clean_daemon.url, "/token/info", {}, authorization).code == "token_revoked"
 
 
 def test_the_page_knows_every_scope() -> None:

@@ -100,13 +100,13 @@ def test_a_command_in_the_page_is_stopped(daemon: Daemon, visit: Visit, tmp_path
     assert page.locator(".group").count() == 0
 
 
-def test_a_saved_command_is_run_by_a_form_of_its_parameters(own_daemon: Daemon, visit: Visit) -> None:
-    own_daemon.client.command.save(
+def test_a_saved_command_is_run_by_a_form_of_its_parameters(clean_daemon: Daemon, visit: Visit) -> None:
+    clean_daemon.client.command.save(
         "greet",
         ["echo", {"parameter": "whom"}, {"parameter": "times"}],
         parameters={"whom": {"in": ["<world>", "you"]}, "times": {"integer": {"min": 1, "max": 9}}},
     )
-    page = visit().opened(own_daemon, f"#/run/{LOCAL}")
+    page = visit().opened(clean_daemon, f"#/run/{LOCAL}")
     page.get_by_label("What").select_option("greet")
     page.get_by_label("whom").select_option("<world>")
     page.get_by_label("times").fill("5")
@@ -159,20 +159,20 @@ def test_a_job_in_the_page_is_killed(daemon: Daemon, visit: Visit) -> None:
 
 
 @pytest.mark.needs("sshd")
-def test_a_tunnel_is_opened_leads_to_a_page_and_is_closed(own_daemon: Daemon, visit: Visit, tmp_path: Path) -> None:
+def test_a_tunnel_is_opened_leads_to_a_page_and_is_closed(clean_daemon: Daemon, visit: Visit, tmp_path: Path) -> None:
     with ssh_server(tmp_path) as server, closing(Service(first_word)) as service:
-        far = own_daemon.client.post(
+        far = clean_daemon.client.post(
             "/connection/add", name="far", data={"type": "ssh", **ssh_data(server, server.user)}
         )["connection"]
         data = {"type": "sshLocalTunnel", "host": far, "remoteHost": "127.0.0.1", "remotePort": service.port}
-        tunnel = own_daemon.client.post("/connection/add", name="<b>database", data=data)["connection"]
-        page = visit().opened(own_daemon, "#/tunnels")
+        tunnel = clean_daemon.client.post("/connection/add", name="<b>database", data=data)["connection"]
+        page = visit().opened(clean_daemon, "#/tunnels")
         page.get_by_role("row").get_by_text("<b>database").click()
         page.get_by_role("button", name="Open", exact=True).click()
         link = page.get_by_role("link", name="Open in a new tab")
         page.get_by_text("Not known as a web server").wait_for()
         assert link.count() == 0
-        own_daemon.client.post("/connection/label", connections=[tunnel], labels={"web": "http"})
+        clean_daemon.client.post("/connection/label", connections=[tunnel], labels={"web": "http"})
         address = urlsplit(str(link.get_attribute("href")))
         assert (address.scheme, address.hostname, link.get_attribute("rel")) == (
             "http",
@@ -192,9 +192,9 @@ def test_a_tunnel_is_opened_leads_to_a_page_and_is_closed(own_daemon: Daemon, vi
         page.get_by_role("button", name="Undo").click()
         details.get_by_text("web=http").wait_for()
         tunnels = {"connectionFilter": "*", "categoryFilter": "*", "typeFilter": "sshLocalTunnel"}
-        [again] = own_daemon.client.post("/connection/query", **tunnels)["found"]
+        [again] = clean_daemon.client.post("/connection/query", **tunnels)["found"]
         assert again != tunnel
-        [info] = own_daemon.client.post("/connection/info", connections=[again])["infos"]
+        [info] = clean_daemon.client.post("/connection/info", connections=[again])["infos"]
         assert info["rawData"].items() >= data.items()
 
 

@@ -296,12 +296,16 @@ async function readSome(some) {
   }
 }
 
-/** Collects the ids that events name, and has `read` called with all of them soon. @param {(ids: Set<string>) => Promise<void>} read */
+/**
+ * Collects the ids that events name, and has `read` called with all of them soon; `drop` is for one that is gone by then.
+ * @param {(ids: Set<string>) => Promise<void>} read
+ */
 function soon(read) {
   /** @type {Set<string>} */
   let ids = new Set();
   let isDue = false;
-  return (/** @type {string} */ id) => {
+  const drop = (/** @type {string} */ id) => ids.delete(id);
+  const add = (/** @type {string} */ id) => {
     ids.add(id);
     if (isDue) return;
     isDue = true;
@@ -310,13 +314,14 @@ function soon(read) {
       ids = new Set();
       isDue = false;
       try {
-        await read(some);
+        if (some.size) await read(some);
       } catch (error) {
         // What is shown stays as it was; the stream's next `missed` reads all of it again.
         if (!(error instanceof ApiError)) throw error;
       }
     }, SOON_MS);
   };
+  return Object.assign(add, { drop });
 }
 
 const readAll = soon(async () => load());
@@ -363,6 +368,8 @@ function note(event) {
   } else if (event.kind === "connection" && event.change === "removed") {
     store.connections.delete(id);
     store.infos.delete(id);
+    wanted.delete(id);
+    readConnections.drop(id);
   } else if (event.kind === "connection") {
     readConnections(id);
     if (store.types.get(store.connections.get(id)?.type ?? "")?.usageCategory === "tunnel") readTunnels(id);

@@ -44,7 +44,7 @@ const UNITS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([
   ["hour", 3600],
   ["minute", 60],
 ]);
-const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "narrow" });
+const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
 const EXACT = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
 /** A time as people say it, with the exact one on it. @param {string | null | undefined} time */
@@ -346,7 +346,7 @@ export function toast(said, { undo, isFault = false } = {}) {
     <span>${lines(said)}</span>
     ${
       undo &&
-      html`<button onClick=${() => {
+      html`<button class="undo" onClick=${() => {
         close();
         doing(undo)();
       }}>Undo</button>`
@@ -360,7 +360,14 @@ export function toast(said, { undo, isFault = false } = {}) {
     if (element.matches(":hover, :focus-within")) setTimeout(leave, TOAST_MS);
     else close();
   };
-  setTimeout(leave, isFault ? 2 * TOAST_MS : TOAST_MS);
+  setTimeout(leave, isFault || undo ? 2 * TOAST_MS : TOAST_MS);
+}
+
+/** Presses the undo of the last notice that has one. */
+export function undoLast() {
+  const last = toasts.findLast((one) => one.querySelector(".undo"));
+  if (last) /** @type {HTMLElement} */ (last.querySelector(".undo")).click();
+  else toast("There is nothing to undo.");
 }
 
 /** @param {HTMLElement} element */

@@ -7,6 +7,7 @@ import { nameOf, useStore } from "../core/store.js";
 import {
   ago,
   confirm,
+  counted,
   doing,
   Fault,
   failed,
@@ -111,18 +112,22 @@ function Directory({ place, path }) {
     });
 
   /** @param {Entry} one */
-  const open = async ({ name, type }) => {
-    const target = join(path, name);
-    const found =
-      type === "link"
-        ? await ask("/fs/stat", place, { path: toWire(target) }).then(
-            (there) => there.type,
-            () => "link that leads nowhere",
-          )
-        : type;
-    if (found === "directory" || found === "file") go(addressOf(place, target, found === "file"));
-    else toast(`${text(name)} is a ${found}; it cannot be opened.`);
-  };
+  const open = ({ name, type }) =>
+    doing(async () => {
+      const target = join(path, name);
+      const found =
+        type === "link"
+          ? await ask("/fs/stat", place, { path: toWire(target) }).then(
+              (there) => there.type,
+              (error) => {
+                if (error.code !== "no_such_file") throw error;
+                return "link that leads nowhere";
+              },
+            )
+          : type;
+      if (found === "directory" || found === "file") go(addressOf(place, target, found === "file"));
+      else toast(`${text(name)} is a ${found}; it cannot be opened.`);
+    })();
 
   /** @param {import("./files-transfer.js").Member[]} members */
   const upload = async (members) => {
@@ -230,23 +235,26 @@ function Directory({ place, path }) {
     const names = /** @type {const} */ (["mode", "owner", "group"]);
     const before = /** @type {object[]} */ ([]);
     const set = (/** @type {object} */ attributes) => ask("/fs/attributes", place, attributes);
-    for (const one of meant) {
-      const some = names.filter((name) => wanted[name] && wanted[name] !== one[name]);
-      const of = (/** @type {any} */ from) => ({
-        path: wire(one.name),
-        ...Object.fromEntries(some.map((name) => [name, from[name]])),
-      });
-      if (!some.length) continue;
-      await set(of(wanted));
-      before.push(of(one));
+    const undo = async () => {
+      for (const attributes of before) await set(attributes);
+      again();
+    };
+    try {
+      for (const one of meant) {
+        const some = names.filter((name) => wanted[name] && wanted[name] !== one[name]);
+        const of = (/** @type {any} */ from) => ({
+          path: wire(one.name),
+          ...Object.fromEntries(some.map((name) => [name, from[name]])),
+        });
+        if (!some.length) continue;
+        await set(of(wanted));
+        before.push(of(one));
+      }
+    } finally {
+      // Also where only some of them could be changed.
+      if (before.length)
+        toast(`The permissions of ${counted(before.length, "entry", "entries")} are changed.`, { undo });
     }
-    if (before.length)
-      toast(`The permissions of ${title} are changed.`, {
-        undo: async () => {
-          for (const attributes of before) await set(attributes);
-          again();
-        },
-      });
   });
 
   const fetch = doing(async () => {
@@ -570,20 +578,23 @@ function Editor({ place, path }) {
     draft = null;
   }, []);
   useStay(changed);
-  /** What is lost with this editor. @type {{current: Content | undefined}} */
-  const unsaved = useRef(undefined);
-  unsaved.current = (changed && content) || undefined;
+  /** What would be lost with this editor. @type {{current: Content | null}} */
+  const unsaved = useRef(null);
+  unsaved.current = changed && !saving ? content : null;
+  /** @param {Content} content @param {string} typed */
+  const leave = (content, typed) => {
+    // Whoever has logged out has no way back.
+    if (token() === null) return;
+    toast(`${text(path)} was left without saving.`, {
+      undo: () => {
+        draft = { address, content, typed };
+        go(address);
+      },
+    });
+  };
   useLayoutEffect(
     () => () => {
-      const [content, typed] = [unsaved.current, field.current?.value];
-      // Whoever has logged out has no way back.
-      if (!content || typed === undefined || token() === null) return;
-      toast(`${text(path)} was left without saving.`, {
-        undo: () => {
-          draft = { address, content, typed };
-          go(address);
-        },
-      });
+      if (unsaved.current && field.current) leave(unsaved.current, field.current.value);
     },
     [],
   );
@@ -613,6 +624,8 @@ function Editor({ place, path }) {
       });
     } catch (error) {
       failed(error);
+      // It was left while it was being saved.
+      if (!field.current) leave(content, given);
     } finally {
       save(false);
     }
