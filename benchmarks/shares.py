@@ -576,13 +576,12 @@ def _quick(scene: _Scene) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _slow_readers(scene: _Scene) -> Iterator[None]:
+    printed = "head -c 16000000 /dev/zero | tr '\\0' x"
     with _crowd(scene, "shell.any") as crowd:
         for _ in range(40):
             one = crowd.connect(b"")
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            one.sendall(
-                crowd.json("/shell/exec", connection=scene.host, command="head -c 8000000 /dev/zero | tr '\\0' x")
-            )
+            one.sendall(crowd.json("/shell/exec", connection=scene.host, command=f"{printed}; {printed} >&2"))
         yield
 
 
@@ -734,7 +733,7 @@ LOADS: dict[str, Load] = {
     "looks at a 4096x64 screen": _screens,
     "drawings of a 4096x64 screen": _drawings,
     "quick requests": _quick,
-    "40 slow readers of 8 MB": _slow_readers,
+    "40 slow readers of 32 MB": _slow_readers,
     "128 waits for a job": _waits,
     "the MCP bridge, without a token": _bridge_without_token,
     "the MCP bridge, with a token": _bridge_with_token,

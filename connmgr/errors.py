@@ -480,13 +480,25 @@ class ShellStopped(OperationError):
 
 
 class CommandTimeout(OperationError):
-    """The command ran longer than its timeout and was killed; carries its output, cut if ``truncated``."""
+    """The command ran longer than its timeout and was killed; carries its output, cut if ``truncated``.
 
-    def __init__(self, message: str, stdout: bytes | bytearray, stderr: bytes | bytearray, *, truncated: bool) -> None:
+    ``memory`` is what the output is counted by, for as long as it is here.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        stdout: bytes | bytearray,
+        stderr: bytes | bytearray,
+        *,
+        truncated: bool,
+        memory: object = None,
+    ) -> None:
         super().__init__(message)
         self.stdout = stdout
         self.stderr = stderr
         self.truncated = truncated
+        self.memory = memory
 
 
 class CommandCancelled(OperationError):

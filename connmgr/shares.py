@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -69,6 +69,44 @@ class Shares:
         return total <= self.one and self._of_tokens + size <= self.together
 
 
+class MemoryShares(Shares):
+    """Shares of memory, which is free again when nobody has what it holds (:class:`Held`)."""
+
+    def __init__(self, one: int, together: int) -> None:
+        super().__init__(one, together)
+        self._freed: deque[tuple[str, int]] = deque()
+
+    def take(self, holder: str | None, size: int = 1) -> bool:
+        with suppress(IndexError):
+            while True:
+                self.give_back(*self._freed.popleft())
+        return super().take(holder, size)
+
+    def free(self, holder: str, size: int) -> None:
+        """Have ``size`` given back before the next is taken; safe amid anything, as objects are freed."""
+        # Python may free an object wherever it allocates one: also in `take`, with its lock held.
+        self._freed.append((holder, size))
+
+
+class Held:
+    """The memory that one piece of work of ``holder`` has of ``shares``, for as long as anybody has this object."""
+
+    def __init__(self, shares: MemoryShares, holder: str) -> None:
+        self._shares, self._holder = shares, holder
+        self._size = 0
+
+    def take(self, size: int) -> bool:
+        """Take ``size`` more, if the shares have it; return whether they do."""
+        taken = self._shares.take(self._holder, size)
+        self._size += size if taken else 0
+        return taken
+
+    def __del__(self) -> None:
+        # Not by a call: an output goes from thread to thread, and whoever is to use it last may never come to it.
+        if self._size:
+            self._shares.free(self._holder, self._size)
+
+
 def of_tokens(count: int) -> tuple[int, int]:
     """Return how many of ``count`` things one token may have, and all tokens together: five eighths, three quarters."""
     # With one greedy token three eighths are left for other tokens, and with any number of them a quarter for the
@@ -105,6 +143,9 @@ def refused(count: int, holder: str | None, held: Iterable[str | None]) -> str |
         return f"the token has {of_one} of them, its share"
     return f"tokens have {together} of them, their share" if len(tokens) >= together else None
 
+
+OUTPUT_BYTES = 256 * 1024 * 1024
+"""Most bytes of the outputs of a token's commands that are in memory at a time."""
 
 SCANS = 2
 """How many programs that read whole files, for checksums and searches, a token may have at a time on a connection."""

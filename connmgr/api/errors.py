@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from functools import partial
 from typing import Any
 
 import flask
@@ -97,8 +98,15 @@ def answer(exception: Exception) -> flask.Response:
     response = as_json(body, error.status)
     if isinstance(error, Unavailable):
         response.headers["Retry-After"] = str(error.details.get("retry_after", error.retry_after))
+    if isinstance(error, errors.CommandTimeout):
+        # The answer has its output, which counts until that is sent.
+        response.call_on_close(partial(_let_go, error.memory))
     if isinstance(error, errors.NotAuthenticated):
         response.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(exception, HTTPException) and exception.code == errors.MethodNotAllowed.status:
         response.headers["Allow"] = ", ".join(sorted(getattr(exception, "valid_methods", None) or ()))
     return response
+
+
+def _let_go(_memory: object) -> None:
+    """Do nothing: who holds this call holds the memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -40,6 +40,7 @@ from connmgr.jobs.jobs import JobOutput
 from connmgr.jobs.remote import RemoteJobs, remote_jobs_of
 from connmgr.processes import posix_session_of
 from connmgr.rights.grant import Grant
+from connmgr.shares import Held
 from connmgr.shell.commands import state_of
 from connmgr.suspension import Suspended
 from connmgr.vault.jobs import StoredJob
@@ -117,6 +118,7 @@ def command_of(request: CommandOptions, arriving: Input | None = None) -> Comman
         sent=sent_by(request),
         argv=words_of(request.argv),
         requester=_requester(),
+        memory=_memory(),
         sandbox=sandbox_of(caller().grant),
     )
 
@@ -137,6 +139,12 @@ def sent_by(request: SendsEnvironment) -> Mapping[str, str] | None:
             if "/" in value or "%" in value:
                 raise errors.PolicyDenied(f"sendEnv.{name}: A caller bound by rules may not send a value with / or %.")
     return request.send_env
+
+
+def _memory() -> Callable[[], Held] | None:
+    """Return what counts the output of a token's command in one session; None for the owner's."""
+    holder = caller().holder
+    return None if holder is None else partial(Held, services().outputs, holder)
 
 
 def _requester() -> Requester:

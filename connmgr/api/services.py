@@ -43,7 +43,7 @@ from connmgr.runs.runs import Runs
 from connmgr.schedules.schedules import Schedules
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
-from connmgr.shares import Computing, Pace, Queues, Shares, of_tokens, waiting
+from connmgr.shares import Computing, MemoryShares, Pace, Queues, Shares, of_tokens, waiting
 from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers
 from connmgr.terminals.terminals import Terminals
@@ -242,6 +242,9 @@ class Services:
     anonymous: Caller
     slots: RequestSlots
     answers: LargeAnswers
+    outputs: MemoryShares
+    """The bytes of commands' outputs in memory."""
+
     pace: Pace
     computing: Computing
     changes: ChangeStore

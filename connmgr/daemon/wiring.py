@@ -47,7 +47,7 @@ from connmgr.schedules.schedules import Schedules
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
-from connmgr.shares import SCAN_SECONDS, SCANNING, SCANS, Computing, Pace, Queues
+from connmgr.shares import OUTPUT_BYTES, SCAN_SECONDS, SCANNING, SCANS, Computing, MemoryShares, Pace, Queues
 from connmgr.shell.commands import Grounds
 from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers
@@ -271,6 +271,7 @@ class _Wiring:
             anonymous=anonymous,
             slots=self.slots,
             answers=LargeAnswers(),
+            outputs=MemoryShares(OUTPUT_BYTES, OUTPUT_BYTES * 3 // 2),
             pace=self.pace,
             computing=self.computing,
             snapshots=Snapshots(),

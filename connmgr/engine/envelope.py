@@ -21,8 +21,9 @@ and redirections: programs cannot change the shell that runs them; only the shel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from connmgr.engine.dialects import (
     DIRECTORY,
@@ -71,6 +72,13 @@ class Requester:
     token_name: str | None = None
 
 
+class Memory(Protocol):
+    """The memory that the output of a command takes (:class:`connmgr.shares.Held`)."""
+
+    def take(self, size: int) -> bool:
+        """Count ``size`` bytes more; return False if there is no room for them."""
+
+
 @dataclass(frozen=True)
 class Command:
     """One command and its options: ``text``, or instead the program and words of ``argv``.
@@ -90,6 +98,9 @@ class Command:
     sent: Mapping[str, str] | None = None
     """Variables of the client's environment, which the session takes over; None if the client sent none."""
     requester: Requester | None = None
+    memory: Callable[[], Memory] | None = field(default=None, compare=False, repr=False)
+    """Makes what its output is counted by in one session; None if it need not be."""
+
     sandbox: str = ""
     """Not empty: it may only look, and runs in the sandbox (:mod:`connmgr.engine.sandbox`), with this random mark."""
 
@@ -308,6 +319,10 @@ def is_plain(text: bytes) -> bool:
             return match["joint"] in {b"", b";"}
 
 
+UNCOUNTED_BYTES = 256 << 10
+COUNTED_BYTES = 1 << 20
+"""Output of a stream beyond the first is counted in steps of the second."""
+
 STATE_BYTES = 512 << 10
 """Most bytes of working directory, and of variables; a larger state is not carried over."""
 
@@ -332,10 +347,12 @@ class UnknownMark(Exception):
 class MarkedStream:
     """Separates one stream of a command into output, state and end.
 
-    At most ``limit`` bytes of output are kept; ``truncated`` is set if more came. The end of ``stderr`` is bare.
+    At most ``limit`` bytes of output are kept, as far as the ``memory`` has room; ``truncated`` is set if more came.
+    The end of ``stderr`` is bare.
     """
 
-    def __init__(self, nonce: str, limit: int, *, stderr: bool = False) -> None:
+    def __init__(self, nonce: str, limit: int, memory: Memory | None = None, *, stderr: bool = False) -> None:
+        self._memory, self._counted = memory, UNCOUNTED_BYTES
         self._stderr = stderr
         self._letter = ""
         self._marker = b":" + nonce.encode()
@@ -436,11 +453,19 @@ class MarkedStream:
             self.moved = self.moved or letter == MOVED
             self._state_complete = letter == REST
 
+    def _limit(self, size: int) -> int:
+        """Return how many bytes of output may be kept, if there are ``size``."""
+        while self._memory is not None and self._counted < min(size, self.limit):
+            if not self._memory.take(COUNTED_BYTES):
+                return self._counted
+            self._counted += COUNTED_BYTES
+        return self.limit
+
     def _keep(self, data: bytes, start: int, end: int) -> None:
         if start >= end:
             return
         section = self._sections[self._section]
-        limit = self.limit if self._section == _BEFORE else STATE_BYTES
+        limit = self._limit(len(section) + end - start) if self._section == _BEFORE else STATE_BYTES
         room = max(0, limit - len(section))
         if end - start > room:
             self.truncated = self.truncated or self._section == _BEFORE

@@ -10,12 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.envelope import Command, MarkedStream
+from connmgr.engine.envelope import Command, MarkedStream, Memory
 from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError
 from connmgr.plugin import Channel, Transport
 from connmgr.shares import give_way
@@ -58,6 +58,8 @@ class Result:
     stdout: bytes | bytearray
     stderr: bytes | bytearray
     truncated: bool
+    memory: Memory | None = field(default=None, compare=False, repr=False)
+    """What the output is counted by, for as long as it is here."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,9 @@ class RunningCommand:
     ) -> None:
         self.command = command
         self.cookie = cookie
-        self.stdout = MarkedStream(nonce, limits.max_output)
-        self.stderr = MarkedStream(nonce, limits.max_output, stderr=True)
+        self._memory = None if command.memory is None else command.memory()
+        self.stdout = MarkedStream(nonce, limits.max_output, self._memory)
+        self.stderr = MarkedStream(nonce, limits.max_output, self._memory, stderr=True)
         # A terminal has one stream of output, so no end is to come on a second one.
         self.stderr.ended = channel.merged
         self._session = session
@@ -163,7 +166,7 @@ class RunningCommand:
         """Read to the end; return the status, and ``max_output`` bytes of each stream; raise as :meth:`events`."""
         for _ in self._reads():
             pass
-        return Result(self.exit_code, self.stdout.output, self.stderr.output, self._truncated)
+        return Result(self.exit_code, self.stdout.output, self.stderr.output, self._truncated, self._memory)
 
     def read(self, seconds: float) -> bool:
         """Read output for up to ``seconds``; return whether the command has ended; raise ShellLost or ShellStopped."""
@@ -295,6 +298,7 @@ class RunningCommand:
             self.stdout.output,
             self.stderr.output,
             truncated=self._truncated,
+            memory=self._memory,
         )
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connmgr.cancellation import NEVER
-from connmgr.engine.envelope import STATE_BYTES, Command, MarkedStream, UnknownMark
+from connmgr.engine.envelope import COUNTED_BYTES, STATE_BYTES, UNCOUNTED_BYTES, Command, MarkedStream, UnknownMark
 from connmgr.engine.running import Limits, RunningCommand
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ShellLost, ShellStartFailed
@@ -91,6 +91,38 @@ def test_the_end_of_stderr_is_found(tag: str) -> None:
     stream = MarkedStream(NONCE, 1000, stderr=True)
     feed(stream, b"error" + MARK + tag.encode() + b"\n", 1)
     assert (stream.ended, bytes(stream.output)) == (True, b"error")
+
+
+class Room:
+    """Memory for so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def take(self, size: int) -> bool:
+        assert size == COUNTED_BYTES
+        self.steps -= 1
+        return self.steps >= 0
+
+
+END = MARK + b"c\n" + MARK + b"v\n" + MARK + b"x\n" + MARK + b" 0\n"
+
+
+def test_output_is_kept_as_far_as_there_is_memory() -> None:
+    printed, most = fill(b"x", 3 << 20), UNCOUNTED_BYTES + COUNTED_BYTES
+    for limit, steps, kept in ((16 << 20, 1, most), (16 << 20, 9, 3 << 20), (1000, 0, 1000), (2 << 20, 2, 2 << 20)):
+        stream = MarkedStream(NONCE, limit, Room(steps))
+        feed(stream, printed + END)
+        assert stream.ended
+        assert (len(stream.output), stream.truncated) == (kept, kept < len(printed))
+
+
+def test_output_that_is_passed_on_takes_no_memory() -> None:
+    stream, passed = MarkedStream(NONCE, 16 << 20, Room(0)), 0
+    for _ in range(64):
+        feed(stream, fill(b"x", 64 << 10))
+        passed += len(stream.take())
+    assert (passed, stream.truncated) == (4 << 20, False)
 
 
 def test_a_directory_too_long_is_not_kept() -> None:

@@ -26,7 +26,7 @@ from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
 from connmgr.errors import Busy, CommandCancelled, InvalidRequest
 from connmgr.fields import Text
 from connmgr.paths import socket_of
-from connmgr.shares import REST, SCAN_SECONDS, SCANNING, SCANS, Pace, Queues, Shares, room
+from connmgr.shares import REST, SCAN_SECONDS, SCANNING, SCANS, Held, MemoryShares, Pace, Queues, Shares, room
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
@@ -464,6 +464,18 @@ def test_a_client_that_leaves_waits_for_no_turn() -> None:
         waiter.join(DEADLINE_SECONDS)
         assert failed
     assert not queues._under_way
+
+
+def test_memory_is_given_back_when_nobody_has_it_any_more() -> None:
+    shares = MemoryShares(2, 3)
+    first, second = Held(shares, "a"), Held(shares, "a")
+    assert [first.take(1), second.take(1), first.take(1)] == [True, True, False]
+    kept = [second]
+    del first, second
+    assert Held(shares, "a").take(1), "the first one's is free"
+    assert [Held(shares, "a").take(size) for size in (1, 2)] == [True, False], "the second one's is kept"
+    kept.clear()
+    assert Held(shares, "a").take(2)
 
 
 def test_a_holder_gets_its_share_the_rest_waits_and_nothing_is_lost() -> None:
