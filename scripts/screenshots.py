@@ -93,6 +93,7 @@ def _sshd(directory: Path) -> Iterator[Sshd]:
     }.items():
         (far / path).write_text("x" * size)
     (far / "nginx.conf").write_text(CONFIGURATION)
+    (far / "check-site.sh").write_text(_SESSION)
     (far / ".vimrc").write_text("syntax on\nset number background=dark\n")
     with closing(Sshd({"SetEnv": f"LANG=C.UTF-8 HOME={far}", "ForceCommand": _at_home(directory, far)})) as server:
         yield server
@@ -138,7 +139,8 @@ def _filled(daemon: Daemon, server: Sshd) -> dict[str, str]:
             {"where": "env=prod", "command": "apt-get -y upgrade", "waves": [1, "10%", "100%"]},
         ),
     ):
-        client.post("/schedule/add", name=name, timezone="Europe/Vienna", run=run, **times)
+        zone = {"timezone": "Europe/Vienna"} if "cron" in times else {}
+        client.post("/schedule/add", name=name, run=run, **times, **zone)
     asking = create(daemon, "shell.any", name="deploy bot", rules=[{"effect": "ask", "text": "."}])
     command = "systemctl restart nginx"
     send(
@@ -198,7 +200,7 @@ def _work(daemon: Daemon, ids: dict[str, str]) -> dict[str, str]:
         lambda: any(one.get("waiting") for one in client.post("/job/query")["jobs"]), "the job waits for its answer"
     )
     vim = client.post("/terminal/open", connection=ids["web1"], argv=["vim", "nginx.conf"], columns=120, rows=40)
-    recorded = client.post("/terminal/open", connection=ids["web2"], command=_SESSION, record=True)
+    recorded = client.post("/terminal/open", connection=ids["web2"], command="sh check-site.sh", record=True)
     client.post("/terminal/open", connection=ids["build1"], command="exec sleep 900", record=True)
     eventually(
         lambda: any(not one["active"] for one in client.post("/recording/query")["recordings"]), "a recording ended"
@@ -243,7 +245,7 @@ def _happened(client: Any, ids: dict[str, str]) -> None:
 
 
 _ASKS = "echo 'Stopping the cluster 15/main'; printf 'Remove the old data directory? [y/N] '; read answer; echo $answer"
-_SESSION = r"printf '$ ls logs\r\naccess.log\r\n$ tail -n 1 logs/access.log\r\n203.0.113.7 GET /old/ 301\r\n'"
+_SESSION = "for page in '/ 200' '/old/ 301' '/css/site.css 200'; do sleep 1; echo \"GET $page\"; done\n"
 
 
 def _take(daemon: Daemon, ids: dict[str, str], work: dict[str, str]) -> None:
@@ -309,8 +311,10 @@ def _settled(page: Page, name: str) -> None:
         page.get_by_text("root@web1.example").first.wait_for()
         page.get_by_text("1 terminal").first.wait_for()
     elif name in {"terminal", "recordings"}:
-        words = {"terminal": "server_name", "recordings": "GET /old/"}
+        words = {"terminal": "server_name", "recordings": "GET /css/"}
         page.locator(".xterm-rows > div", has_text=words[name]).first.wait_for()
+        if name == "recordings":
+            page.get_by_role("button", name="Play", exact=True).wait_for()
     page.evaluate("document.activeElement?.blur()")
     page.mouse.move(0, 0)
     # What was asked for is drawn by the second frame.
