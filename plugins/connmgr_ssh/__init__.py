@@ -46,6 +46,7 @@ from connmgr_ssh.hostkeys import ACCEPT_NEW, STRICT, HostKeyVerifier, Pin
 from connmgr_ssh.keepalives import KeepAlives
 from connmgr_ssh.known_hosts import AcceptedKeys, HostKey, means_itself
 from connmgr_ssh.places import LoginPlaces
+from connmgr_ssh.reading import SharedReader
 from connmgr_ssh.signers import OwnAuthority, SigningCommand
 from connmgr_ssh.signing_servers import StepCa, VaultSecretsEngine
 
@@ -231,6 +232,7 @@ class Ssh(ConnectionType):
         self._accepted = AcceptedKeys(None)
         self._places = LoginPlaces()
         self._keep_alives = KeepAlives()
+        self._reader = SharedReader()
         # Used by requests about thousands of connections. A login reads the files itself.
         self._files = CurrentFiles()
 
@@ -245,7 +247,7 @@ class Ssh(ConnectionType):
         from connmgr_ssh.transport import connect
 
         try:
-            return connect(data, via, self._accepted, timeout, asker, self._places, self._keep_alives)
+            return connect(data, via, self._accepted, timeout, asker, self._places, self._keep_alives, self._reader)
         except AuthFailed as error:
             # The data may name any file of the daemon's machine. The whole message would tell a token which files are
             # there, who may read them, and whether they are keys.

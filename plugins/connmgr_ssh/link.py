@@ -38,6 +38,7 @@ from connmgr_ssh.forwarding import GlobalRequests, RemotePorts
 from connmgr_ssh.keepalives import KeepAlives
 from connmgr_ssh.keys import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
 from connmgr_ssh.packets import MAX_SILENCES, Packets, Payload, Wire, packed
+from connmgr_ssh.reading import SharedReader
 
 MAX_POSTPONED = 1024
 """Most messages that wait for the end of a key exchange."""
@@ -211,6 +212,9 @@ EXTENDED_STDERR = b"\0\0\0\1"
 KEEP_ALIVE = bytes([common.MSG_GLOBAL_REQUEST]) + packed(b"keepalive@openssh.com") + b"\1"
 """A request that every peer answers, if only by a refusal (RFC 4254, section 4)."""
 
+AT_ONCE = (common.MSG_CHANNEL_DATA, common.MSG_CHANNEL_EXTENDED_DATA, common.MSG_CHANNEL_WINDOW_ADJUST)
+"""The messages of a channel that the thread of all links handles."""
+
 MAX_EXTENSIONS = 64
 """Most extensions that a peer may name (RFC 8308); OpenSSH names six."""
 
@@ -284,6 +288,7 @@ class SshLink(SendingTransport):
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
         self._packets.deliver = self._deliver
+        self._packets.deliver_at_once = self._deliver_at_once
         self._packets.when_all_read = self._wake_fed
         self._fed: set[SshChannel] = set()
         """Channels that got data of which nobody was told yet."""
@@ -391,6 +396,18 @@ class SshLink(SendingTransport):
             self._channel_handler_table[payload[0]](channel, Message(payload[5:]))
         return True
 
+    def _deliver_at_once(self, payload: bytes | memoryview) -> bool:
+        """As :meth:`_deliver`, but only what needs no answer, so that nothing here waits for the peer to read."""
+        kind = payload[0]
+        if kind in (common.MSG_REQUEST_SUCCESS, common.MSG_REQUEST_FAILURE) and self._is_settled():
+            # Of keep-alives, mostly: else each would wake the link's own thread.
+            handle = self._parse_request_success if kind == common.MSG_REQUEST_SUCCESS else self._parse_request_failure
+            handle(Message(payload[1:]))
+            return True
+        if kind == common.MSG_CHANNEL_EXTENDED_DATA and payload[5:9] != EXTENDED_STDERR:
+            return False
+        return kind in AT_ONCE and self._deliver(payload)
+
     def _wake_fed(self) -> None:
         """Tell the channels that have data, now that all that came at once is decrypted."""
         # A reader that was woken for the first packet would wait for the interpreter, which this thread has, and then
@@ -470,16 +487,27 @@ class SshLink(SendingTransport):
             if self.wire.is_behind:
                 self._send_rest_later()
 
-    def leave_to(self, keep_alives: KeepAlives) -> None:
-        """Let ``keep_alives`` ask the peer when it is silent, instead of the link's own thread, where that can be."""
+    def leave_to(self, keep_alives: KeepAlives, reader: SharedReader) -> None:
+        """Let ``keep_alives`` ask the peer when it is silent, and ``reader`` read small messages, where that can be.
+
+        Otherwise the link's own thread does both.
+        """
         # The time limit of a stream that is no socket is one for reads and writes.
-        if self.wire.socket is not None and self.wire.interval is not None:
-            self.wire.read_without_limit()
-            number = keep_alives.watch(self, self.wire.interval)
-            self._forget = lambda: keep_alives.forget(number)
-            # It may have ended before that line.
-            if not self.active:
-                self._forget()
+        if self.wire.socket is None or self.wire.interval is None:
+            return
+        self.wire.read_without_limit()
+        number = keep_alives.watch(self, self.wire.interval)
+        if reader.join(self._packets):
+            self._packets.reader = reader
+
+        def forget() -> None:
+            keep_alives.forget(number)
+            reader.leave(self._packets)
+
+        self._forget = forget
+        # It may have ended before that line.
+        if not self.active:
+            self._forget()
 
     def look_after(self) -> float | None:
         """Ask a peer that was silent for an interval; see :class:`connmgr_ssh.keepalives.Watched`."""

@@ -24,11 +24,15 @@ from paramiko.packet import NeedRekeyException, Packetizer
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import ByteStream
+from connmgr_ssh.reading import SharedReader
 
 READ_BYTES = 192 * 1024
 SMALL_READ_BYTES = 16 * 1024
 KEPT_BYTES = 40 * 1024
 """Room for the beginning of a packet; OpenSSH's have 32 KiB of data."""
+
+REST_SECONDS = 0.05
+"""A link's own thread reads on for so long before it lets the shared one read: more often comes at once."""
 
 FEWEST_PIECES, MOST_PIECES = 3, 999
 """Pieces that one sendmsg() writes (IOV_MAX is 1024); fewer or more are joined."""
@@ -196,6 +200,19 @@ class Wire:
         self._ahead = room[: len(kept) + size]
         return size
 
+    def comes_within(self, seconds: float) -> bool:
+        """Wait for data, or the end, of a socket; return False after so many seconds."""
+        return self.socket is None or awaits(self.socket, select.POLLIN, seconds)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return -1 if self.socket is None else self.socket.fileno()
+
+    @property
+    def reads_much(self) -> bool:
+        """Whether the last read was a large one."""
+        return self._size == READ_BYTES
+
     def read_more(self) -> bool:
         """Wait for data and read it ahead; return False after an interval without a sign of life.
 
@@ -354,6 +371,14 @@ class Packets(Packetizer):
         self.when_all_read: Callable[[], None] = lambda: None
         """Called when no complete packet is left of what has been read."""
 
+        self.deliver_at_once: Callable[[memoryview], bool] = lambda _: False
+        """As ``deliver``, but called in :attr:`reader`'s thread: it never waits, nor sends."""
+
+        self.reader: SharedReader | None = None
+        """Reads for the link's own thread while little comes."""
+
+        self._undelivered: memoryview | None = None
+        self._failure: BaseException | None = None
         self.may_rekey: Callable[[], bool] = lambda: False
         self.when_silent: Callable[[], None] = lambda: None
         self.greeting = ""
@@ -486,7 +511,9 @@ class Packets(Packetizer):
             self._received += 1
             return kind, message
         while True:
-            payload = self._next(*self._opening)
+            payload, self._undelivered = self._undelivered, None
+            if payload is None:
+                payload = self._next(*self._opening)
             if payload is not None:
                 if not self.deliver(payload):
                     self.when_all_read()
@@ -497,8 +524,38 @@ class Packets(Packetizer):
             self.when_all_read()
             if self.need_rekey() and self.may_rekey():
                 raise NeedRekeyException
-            if not self._wire.read_more():
+            if self.reader is not None:
+                self._read_or_lend(self.reader)
+            elif not self._wire.read_more():
                 self.when_silent()
+
+    def _read_or_lend(self, reader: SharedReader) -> None:
+        """Read what comes soon; let the shared thread read what comes later, until this one has to go on."""
+        if self._wire.comes_within(REST_SECONDS):
+            self._wire.fill()
+        elif not reader.lend(self):
+            self.reader = None
+        elif self._failure is not None:
+            raise self._failure
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._wire.fileno()
+
+    def read_at_once(self) -> bool:
+        """Handle what has come, in the thread of :attr:`reader`; return False if the link's own thread is to go on."""
+        opening = self._opening
+        try:
+            self._wire.fill()
+            while opening is not None and (payload := self._next(*opening)) is not None:
+                if not self.deliver_at_once(payload):
+                    self._undelivered = payload
+                    return False
+            self.when_all_read()
+        except BaseException as error:  # noqa: BLE001 - it is the link's, and its own thread raises it
+            self._failure = error
+            return False
+        return not (self._wire.reads_much or self.need_rekey())
 
     def _next(self, cipher: Aead, nonces: Nonces) -> memoryview | None:
         """Decrypt the next packet and return its payload, or None if it was not read completely."""

@@ -55,6 +55,7 @@ from connmgr_ssh.link import SshLink
 from connmgr_ssh.login import UserAuthentication, gather, wants_agent
 from connmgr_ssh.packets import Wire, packed
 from connmgr_ssh.places import LoginPlaces, network_of
+from connmgr_ssh.reading import SharedReader
 
 log = logging.getLogger("connmgr_ssh")
 
@@ -328,6 +329,7 @@ def connect(
     asker: Asker,
     places: LoginPlaces,
     keep_alives: KeepAlives,
+    reader: SharedReader,
 ) -> SshTransport:
     """Open a link to the host of ``data``, over ``via`` if given.
 
@@ -349,9 +351,9 @@ def connect(
             over = hops[-1] if hops else None
             hop = _connect(jump, inherited, over, accepted, deadline, asker, places)
             hops.append(SshTransport(hop, str(jump)))
-            hop.leave_to(keep_alives)
+            hop.leave_to(keep_alives, reader)
         link = _connect(destination, data, hops[-1] if hops else via, accepted, deadline, asker, places)
-        link.leave_to(keep_alives)
+        link.leave_to(keep_alives, reader)
         if forwarded is not None:
             link.agent = ForwardedAgent(forwarded, str(destination))
         return SshTransport(link, str(destination), hops)

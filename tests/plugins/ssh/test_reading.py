@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -20,7 +21,7 @@ from paramiko.ssh_exception import SSHException
 from connmgr.plugin import Channel, Deadline
 from connmgr_ssh.channels import NARROW_WINDOW_BYTES, PACKET_BYTES, STDOUT, SshChannel
 from connmgr_ssh.link import SshLink
-from connmgr_ssh.packets import Nonces, Packets, Wire, awaits
+from connmgr_ssh.packets import REST_SECONDS, Nonces, Packets, Wire, awaits
 from connmgr_ssh.transport import SshTransport
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.plugins.ssh.conftest import Connect, StartSshd
@@ -324,3 +325,76 @@ def test_waiting_for_a_socket_that_was_closed_is_an_error_of_the_system() -> Non
     closed.close()
     with pytest.raises(OSError, match="descriptor"):
         awaits(closed, select.POLLOUT, 0)
+
+
+def switches(link: SshLink) -> int:
+    """Return how often the link's own thread has waited."""
+    status = Path(f"/proc/self/task/{link.native_id}/status").read_text()
+    return int(status.split("voluntary_ctxt_switches:")[1].split()[0])
+
+
+def sleeps(links: list[SshLink]) -> bool:
+    """Whether the own threads of ``links`` have not woken for longer than they read on."""
+    before = [switches(link) for link in links]
+    time.sleep(4 * REST_SECONDS)
+    return before == [switches(link) for link in links]
+
+
+@pytest.mark.needs("linux")
+def test_one_thread_reads_the_small_messages_of_all_links(sshd: Sshd, connect: Connect) -> None:
+    transports = [connect(sshd) for _ in range(5)]
+    channels = [transport.open_channel(["cat"], timeout=DEADLINE_SECONDS) for transport in transports]
+    links = [link_of(transport) for transport in transports]
+    eventually(lambda: sleeps(links), "the links' own threads do not sleep")
+    before = [switches(link) for link in links]
+    for number in range(20):
+        for channel in channels:
+            channel.sendall(b"%d\n" % number, DEADLINE_SECONDS)
+        assert [line(channel) for channel in channels] == [b"%d\n" % number] * len(channels)
+    assert [switches(link) for link in links] == before
+    assert sum(thread.name == "ssh reader" for thread in threading.enumerate()) == 1
+
+
+@pytest.mark.needs("linux")
+def test_bulk_data_and_new_channels_come_after_a_rest(sshd: Sshd, connect: Connect, echo: Channel) -> None:
+    transport = connect(sshd)
+    for _ in range(3):
+        eventually(lambda: sleeps([link_of(transport)]), "the link's own thread does not sleep")
+        channel = transport.open_channel(["head", "-c", str(8 * MEGABYTE), "/dev/zero"], timeout=DEADLINE_SECONDS)
+        assert read(channel)[0] == bytes(8 * MEGABYTE)
+        channel.close()
+    # Another link is read all the while.
+    echo.sendall(b"beside\n", DEADLINE_SECONDS)
+    assert line(echo) == b"beside\n"
+
+
+@pytest.mark.needs("linux")
+def test_small_messages_are_counted_towards_new_keys(
+    start_sshd: StartSshd, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_sshd({"LogLevel": "DEBUG1"})
+    transport = connect(server)
+    channel = transport.open_channel(["cat"], timeout=DEADLINE_SECONDS)
+    eventually(lambda: sleeps([link_of(transport)]), "the link's own thread does not sleep")
+    before = server.log().count("SSH2_MSG_NEWKEYS received")
+    monkeypatch.setattr(Packets, "REKEY_BYTES", MEGABYTE // 50)
+    for number in range(60):
+        sent = f"{number} {'x' * 1000}\n".encode()
+        channel.sendall(sent, DEADLINE_SECONDS)
+        assert line(channel) == sent
+    assert server.log().count("SSH2_MSG_NEWKEYS received") > before + 1
+
+
+@pytest.mark.needs("linux")
+def test_a_link_ends_while_all_are_read_by_one_thread(start_sshd: StartSshd, connect: Connect, echo: Channel) -> None:
+    server = start_sshd()
+    transport = connect(server)
+    channel = transport.open_channel(["cat"], timeout=DEADLINE_SECONDS)
+    eventually(lambda: sleeps([link_of(transport)]), "the link's own thread does not sleep")
+    server.kill_sessions()
+    with pytest.raises(EOFError):
+        channel.recv(DEADLINE_SECONDS)
+    link_of(transport).join(DEADLINE_SECONDS)
+    assert not link_of(transport).is_alive()
+    echo.sendall(b"beside\n", DEADLINE_SECONDS)
+    assert line(echo) == b"beside\n"
