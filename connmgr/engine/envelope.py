@@ -293,16 +293,21 @@ _NAME = re.compile(rb"\w[\w.+-]*")
 _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z)")
 
 
+# Built once: to unite the sets costs more than all else that a short command is looked at for.
+_NO_PROGRAMS = SHELLS_OWN | HARMLESS
+# `sleep` is a builtin of ksh93 (93u+m/1.0.4): run by the supervisor itself, it could only be killed with it.
+_NO_SINGLES = SHELLS_OWN | HARMLESS - INSTANT
+
+
 def is_single(text: bytes) -> bool:
     """Whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
     match = _SINGLE.fullmatch(text.strip(BLANKS)) if len(text) <= MAX_SINGLE_BYTES else None
-    # `sleep` is a builtin of ksh93 (93u+m/1.0.4): run by the supervisor itself, it could only be killed with it.
-    return match is not None and match["program"] not in SHELLS_OWN | HARMLESS - INSTANT
+    return match is not None and match["program"] not in _NO_SINGLES
 
 
 def is_program(name: bytes) -> bool:
     """Whether the quoted word ``name`` is a program for every supervising shell without functions."""
-    return b"/" in name or (_NAME.fullmatch(name) is not None and name not in SHELLS_OWN | HARMLESS)
+    return b"/" in name or (_NAME.fullmatch(name) is not None and name not in _NO_PROGRAMS)
 
 
 def is_plain(text: bytes) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from connmgr.cancellation import NEVER, Cancellation
@@ -281,27 +281,25 @@ class Session:
         finally:
             self._command_lock.release()
 
-    @contextlib.contextmanager
-    def guarded(self, *, sent: bool = True) -> Iterator[None]:
+    def guarded(self, *, sent: bool = True) -> AbstractContextManager[None]:
         """Turn the shell's end within the ``with`` block into an error; its ``sent`` says whether anything was sent.
 
         :raises ShellStopped: the shell was stopped.
         :raises ShellLost: the shell is gone, or in an unknown state.
         """
-        try:
-            yield
-        except (ConnmgrError, GeneratorExit):
-            raise
-        except BaseException as error:
-            # After an exception that violates a plugin's contract, the position in the streams is unknown.
-            self._lost = True
-            if isinstance(error, UnknownMark):
-                raise ShellLost("The daemon lost track of the remote host's shell; start it again.") from error
-            if not isinstance(error, EOFError | OSError):
-                raise
-            if self._stopping.is_set():
-                raise ShellStopped("The shell was stopped while the command ran.") from error
-            raise ShellLost("The shell or its link ended before the command did; start it again.", sent=sent) from error
+        return _Guard(self, sent=sent)
+
+    def end_by(self, error: BaseException, *, sent: bool) -> None:
+        """Give the shell up after ``error``, and raise what it means, if that is another error; as :meth:`guarded`."""
+        # After an exception that violates a plugin's contract, the position in the streams is unknown.
+        self._lost = True
+        if isinstance(error, UnknownMark):
+            raise ShellLost("The daemon lost track of the remote host's shell; start it again.") from error
+        if not isinstance(error, EOFError | OSError):
+            return
+        if self._stopping.is_set():
+            raise ShellStopped("The shell was stopped while the command ran.") from error
+        raise ShellLost("The shell or its link ended before the command did; start it again.", sent=sent) from error
 
     def probe(self, timeout: float) -> bool:
         """Return whether the shell answers. A shell that is running a command counts as answering."""
@@ -458,6 +456,21 @@ class Session:
 
 
 def _nothing() -> None: ...
+
+
+class _Guard:
+    """See :meth:`Session.guarded`. A class, since each command enters four, and a generator takes three times as long."""
+
+    __slots__ = ("_sent", "_session")
+
+    def __init__(self, session: Session, *, sent: bool) -> None:
+        self._session, self._sent = session, sent
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and not isinstance(error, ConnmgrError | GeneratorExit):
+            self._session.end_by(error, sent=self._sent)
 
 
 class _BrokenInput(Cancellation):
