@@ -459,7 +459,7 @@ def _nothing() -> None: ...
 
 
 class _Guard:
-    """See :meth:`Session.guarded`. A class, since each command enters four, and a generator takes three times as long."""
+    """See :meth:`Session.guarded`. A class: each command enters four, and a generator takes three times as long."""
 
     __slots__ = ("_sent", "_session")
 
