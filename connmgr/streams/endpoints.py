@@ -120,10 +120,13 @@ class Outbox:
     :meth:`put` and :meth:`flush` return how many bytes were written, and raise any other error of ``write``.
     """
 
-    __slots__ = ("_pieces", "_write", "size")
+    __slots__ = ("_pieces", "_write", "room", "size")
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, room: int = 0) -> None:
         self._write = write
+        self.room = room
+        """Bytes that may wait before the writer should."""
+
         self._pieces: deque[memoryview] = deque()
         self.size = 0
         """Bytes that wait."""

@@ -25,6 +25,10 @@ FETCH_BYTES = 192 * 1024
 QUEUE_BYTES = 512 * 1024
 """Most bytes that wait for a thread that writes; so it and the other endpoint need not wait for each other."""
 
+FILE_QUEUE_BYTES = 2 * 1024 * 1024
+"""The same where it writes to a file, which takes many bytes by one call: the fewer calls, the less the threads wait
+for each other."""
+
 FULL_PIPE_BYTES, PIPE_BYTES = 64 * 1024, 256 * 1024
 """The room of a pipe on Linux, and that of one that is seen full."""
 
@@ -123,7 +127,7 @@ class PassedEndpoint(DescriptorEndpoint):
 
     @property
     def is_full(self) -> bool:
-        return self.unwritten > (QUEUE_BYTES if self._writers else 0)
+        return self._out.size > self._out.room or self._err.size > self._err.room
 
     def pause(self) -> None:
         self._unwatch_source()
@@ -325,9 +329,9 @@ class ThreadedOutbox(Outbox):
     )
 
     def __init__(self, loop: Loop, descriptor: int, written: Callable[[], object]) -> None:
-        super().__init__(lambda _: 0)
-        self._loop, self._descriptor, self._written = loop, descriptor, written
         self._has_reader = stat.S_ISFIFO(os.fstat(descriptor).st_mode) or os.isatty(descriptor)
+        super().__init__(lambda _: 0, QUEUE_BYTES if self._has_reader else FILE_QUEUE_BYTES)
+        self._loop, self._descriptor, self._written = loop, descriptor, written
         self.is_busy = False
         """Whether a thread uses the descriptor."""
 

@@ -18,7 +18,7 @@ import pytest
 from connmgr.streams.endpoints import Outcome
 from connmgr.streams.frames import DATA, STDERR
 from connmgr.streams.loop import Loop
-from connmgr.streams.passed import PIPE_BYTES, QUEUE_BYTES, PassedEndpoint, fault_of, size_of
+from connmgr.streams.passed import FILE_QUEUE_BYTES, PIPE_BYTES, QUEUE_BYTES, PassedEndpoint, fault_of, size_of
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 
 
@@ -231,6 +231,34 @@ def test_a_file_takes_more_pieces_than_one_call_to_the_system_does(loop: Loop, t
     eventually_equal(lambda: report.took, len(b"".join(pieces)), "it does not take all")
     assert (tmp_path / "file").read_bytes() == b"".join(pieces)
     loop.call(endpoint.close)
+
+
+def test_a_file_is_full_later_than_a_pipe_beside_it(loop: Loop, tmp_path: Path) -> None:
+    out = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT, 0o600)
+    err_read, err = os.pipe()
+    endpoint, report, _ = begun(loop, nothing(), out, err)
+    piece, fullness, written = b"x" * (QUEUE_BYTES + 1), list[bool](), threading.Event()
+
+    def write(data: bytes, kind: int = DATA) -> None:
+        endpoint.write(data, kind)
+        fullness.append(endpoint.is_full)
+
+    def write_all() -> None:
+        # Within one call, because the thread that writes to the file begins after it.
+        write(piece)
+        write(b"x" * FILE_QUEUE_BYTES)
+        written.set()
+
+    loop.call(write_all)
+    assert written.wait(DEADLINE_SECONDS)
+    assert fullness == [False, True]
+    size = len(piece) + FILE_QUEUE_BYTES
+    eventually_equal(lambda: report.took, size, "it does not take all")
+    loop.call(lambda: write(piece, STDERR))
+    eventually_equal(lambda: fullness, [False, True, True], "the pipe is not full")
+    assert (tmp_path / "file").stat().st_size == size
+    loop.call(endpoint.close)
+    os.close(err_read)
 
 
 def test_errors_come_after_the_output_and_have_their_own_place(loop: Loop) -> None:
