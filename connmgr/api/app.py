@@ -8,8 +8,9 @@ from __future__ import annotations
 import copy
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -156,10 +157,11 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     return app
 
 
-def endpoints() -> Iterator[Endpoint]:
-    """Yield all endpoints, those of the second vocabulary and of the pages included."""
-    for group in (*GROUPS, _second_vocabulary(connection.group), docs.group_of(GROUPS), page.group):
-        yield from group.endpoints
+@cache
+def endpoints() -> tuple[Endpoint, ...]:
+    """Return all endpoints, those of the second vocabulary and of the pages included; they are made once."""
+    groups = (*GROUPS, _second_vocabulary(connection.group), docs.group_of(GROUPS), page.group)
+    return tuple(endpoint for group in groups for endpoint in group.endpoints)
 
 
 def _second_vocabulary(connections: Group) -> Group:

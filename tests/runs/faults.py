@@ -230,17 +230,21 @@ class FaultWorld:
         return self._rng.choice(self._daemons)
 
     def _kill_within_a_statement(self) -> None:
-        """Let statements of a daemon wait for a lock that is held here, and kill it while one does."""
+        """Let statements of a daemon wait for a lock that is held here, and kill it while one does.
+
+        Nothing may be written to the table for as long as all targets run; then it is killed beside the lock.
+        """
         table = self._rng.choice(("run", "run_batch", "run_target", "daemon"))
         dsn = self._environment["CONNMGR_DATABASE_URL"]
-        with psycopg.connect(dsn) as holder, suppress(AssertionError):
+        with psycopg.connect(dsn) as holder:
             holder.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
             waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            with psycopg.connect(dsn, autocommit=True) as looker:
+            with psycopg.connect(dsn, autocommit=True) as looker, suppress(AssertionError):
                 eventually(
                     lambda: looker.execute(waiting).fetchone(),
                     "no statement waits",
                     holds=lambda row: row and row[0] > 0,
+                    seconds=5 * LEASE_SECONDS,
                 )
             self._chosen().kill()
 
