@@ -282,15 +282,15 @@ class Session:
             self._command_lock.release()
 
     def guarded(self, *, sent: bool = True) -> AbstractContextManager[None]:
-        """Turn the shell's end within the ``with`` block into an error; its ``sent`` says whether anything was sent.
+        """Turn the shell's end within the ``with`` block into an error, as :meth:`end_by` does."""
+        return _Guard(self, sent=sent)
+
+    def end_by(self, error: BaseException, *, sent: bool) -> None:
+        """Give the shell up after ``error``, which may mean another one; ``sent`` says whether anything was sent.
 
         :raises ShellStopped: the shell was stopped.
         :raises ShellLost: the shell is gone, or in an unknown state.
         """
-        return _Guard(self, sent=sent)
-
-    def end_by(self, error: BaseException, *, sent: bool) -> None:
-        """Give the shell up after ``error``, and raise what it means, if that is another error; as :meth:`guarded`."""
         # After an exception that violates a plugin's contract, the position in the streams is unknown.
         self._lost = True
         if isinstance(error, UnknownMark):
