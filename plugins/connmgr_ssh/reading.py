@@ -17,7 +17,7 @@ MOST_AT_ONCE = 256
 """Links that one system call tells of."""
 
 
-class ReadTogether(Protocol):
+class SharedLink(Protocol):
     """A link, as the thread needs it."""
 
     def fileno(self) -> int:
@@ -32,13 +32,13 @@ class SharedReader:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._members = set[ReadTogether]()
-        self._lent: dict[int, tuple[ReadTogether, threading.Lock]] = {}
+        self._members = set[SharedLink]()
+        self._lent: dict[int, tuple[SharedLink, threading.Lock]] = {}
         self._poll: select.epoll | None = None
         self._over = -1
         """An eventfd that is readable when the last link has left."""
 
-    def join(self, link: ReadTogether) -> bool:
+    def join(self, link: SharedLink) -> bool:
         """Let ``link`` be lent from now on, until it leaves; return whether it may be.
 
         It may not where there is no epoll, or no room for two descriptors and a thread.
@@ -52,7 +52,7 @@ class SharedReader:
             self._members.add(link)
             return True
 
-    def leave(self, link: ReadTogether) -> None:
+    def leave(self, link: SharedLink) -> None:
         """Expect ``link`` no more. Calling it again does nothing."""
         with self._lock:
             if link in self._members:
@@ -60,7 +60,7 @@ class SharedReader:
                 if not self._members:
                     os.eventfd_write(self._over, 1)
 
-    def lend(self, link: ReadTogether) -> bool:
+    def lend(self, link: SharedLink) -> bool:
         """Let the shared thread read ``link``; return True when the link's own thread, the caller, is to go on.
 
         Return False at once if it has left, or the system watches no more descriptors (epoll_ctl(2), ENOSPC).
