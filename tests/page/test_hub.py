@@ -167,6 +167,10 @@ def test_a_list_is_previewed_imported_and_taken_back(clean_daemon: Daemon, visit
         [info] = client.post("/connection/info", connections=found["found"])["infos"]
         assert info["rawData"]["host"] == "10.0.0.7"
         assert info["rawData"]["gateway"] != ""
+    # The page asks about the new ones, and could ask about removed ones.
+    for place in ("10.0.0.7", "jump@gate:2222"):
+        page.get_by_text(place, exact=True).wait_for()
+    visitor.settle(page)
     page.get_by_role("button", name="Undo").click()
     page.get_by_text("2 connections", exact=True).wait_for()
 

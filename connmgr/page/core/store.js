@@ -278,13 +278,16 @@ async function readInfos() {
   }
 }
 
+/** Those of some connections that no event has told to be removed meanwhile. @param {string[]} some */
+const there = (some) => some.filter((id) => store.connections.has(id));
+
 /** @param {string[]} some */
 async function readSome(some) {
   const before = changes;
   try {
     const { infos } = await call("/connection/info", { connections: some }, { quiet: true });
     if (before !== changes) {
-      for (const id of some) wanted.add(id);
+      for (const id of there(some)) wanted.add(id);
       return;
     }
     for (const info of infos) store.infos.set(info.connection, info);
@@ -292,7 +295,7 @@ async function readSome(some) {
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     // One of them is gone by now, or was damaged; the others are asked for alone.
-    if (some.length > 1 && !error.isOver) for (const id of some) await readSome([id]);
+    if (some.length > 1 && !error.isOver) for (const id of there(some)) await readSome([id]);
   }
 }
 
