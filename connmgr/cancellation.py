@@ -15,6 +15,7 @@ class Cancellation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cancelled = False
+        self._reason = "The client disconnected"
         self._callbacks: dict[object, Callable[[], None]] = {}
 
     @property
@@ -25,7 +26,7 @@ class Cancellation:
     @property
     def reason(self) -> str:
         """Why nobody wants the work any more, as the beginning of a sentence."""
-        return "The client disconnected"
+        return self._reason
 
     def require(self) -> None:
         """Return if the work is still wanted; called just before a step that cannot be undone.
@@ -35,11 +36,15 @@ class Cancellation:
         if self.cancelled:
             raise CommandCancelled(f"{self.reason} before the request was carried out; nothing was done.")
 
-    def cancel(self) -> None:
-        """Note that nobody wants the work, and wake the threads that wait for it. Calling it again does nothing."""
+    def cancel(self, reason: str | None = None) -> None:
+        """Note that nobody wants the work, and wake the threads that wait for it. Calling it again does nothing.
+
+        ``reason`` is the beginning of a sentence; without it the client has left.
+        """
         with self._lock:
             if self._cancelled:
                 return
+            self._reason = reason or self._reason
             self._cancelled = True
             callbacks = list(self._callbacks.values())
         for callback in callbacks:
@@ -72,7 +77,7 @@ class Cancellation:
 class _Never(Cancellation):
     """Work that is always wanted; shared by all, so it keeps nothing."""
 
-    def cancel(self) -> None:
+    def cancel(self, reason: str | None = None) -> None:
         raise NotImplementedError("others share this object")
 
     @contextmanager

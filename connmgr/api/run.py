@@ -526,7 +526,7 @@ def resume(request: RunRequest) -> None:
 @group.endpoint("/stop", about=("run", "kill"), raises=CHANGES, example={"run": RUN_ID, "kill": True})
 def stop(request: RunStopRequest) -> None:
     """Stop a run: no more targets begin, and it ends when those that have begun have ended."""
-    reason = f"It was stopped by {caller().name}."
+    reason = f"The run was stopped by {caller().name}."
     services().runs.stop(_visible_run(request.run).id, reason, kill=request.kill)
 
 

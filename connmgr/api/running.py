@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from connmgr.api.services import services
 from connmgr.contract import message
 from connmgr.contract.common import CommandOptions, SendsEnvironment, WaitingForInput, WhatRuns, bytes_of
 from connmgr.contract.job import ENDED, KEEP_SECONDS, JobStartRequest
-from connmgr.contract.shell import ExecRequest, ExecResponse
+from connmgr.contract.shell import FRESH_SESSION, ExecRequest, ExecResponse
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
 from connmgr.engine.script import new_nonce
@@ -264,12 +265,14 @@ def _key(key: str | None) -> str | None:
 def _asked(request: JobStartRequest) -> bytes:
     """Return what stands for all that a request with a key asks for: with that key it may be repeated, not changed."""
     # Nobody chooses for each request what a client sends of its environment, nor the shell that the command line has
-    # for each terminal and cron job: whoever repeats a start may sit at another one.
+    # for each terminal and cron job: whoever repeats a start may sit at another one. Of a fresh shell it draws the name
+    # anew each time.
     beside = ["connection", "elevate", "key", "wait", "sendEnv", "saved"]
-    if posix_session_of(request.session) is not None:
+    is_fresh = re.fullmatch(FRESH_SESSION, request.session or "") is not None
+    if is_fresh or posix_session_of(request.session) is not None:
         beside.append("session")
     asked = {name: value for name, value in message.members(request).items() if name not in beside}
-    return services().vault.jobs.digest(asked)
+    return services().vault.jobs.digest({**asked, "fresh": True} if is_fresh else asked)
 
 
 def _launch(

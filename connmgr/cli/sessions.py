@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from connmgr.cli.output import lasting
 from connmgr.cli.plain import SESSION_VARIABLE, own_or
 from connmgr.client import Client, ClientError, RawResult
 from connmgr.client.shells import ListedShell
-from connmgr.contract.shell import BroadcastLine
+from connmgr.contract.shell import BroadcastLine, fresh_session
 from connmgr.processes import posix_session_of
 
 OK = "ok"
@@ -61,7 +60,7 @@ def shell_label(session: str | None, user: str = "") -> str:
 def own_session(client: Client, connection: str) -> Iterator[str]:
     """Yield the name of a new shell's session, which is stopped at the end of the block if it still runs."""
     # By chance, because other commands may use fresh shells of this connection at the same time.
-    name = f"fresh-{os.urandom(8).hex()}"
+    name = fresh_session()
     client.shell.start(connection, session=name)
     try:
         yield name

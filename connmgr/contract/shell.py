@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
@@ -48,6 +49,9 @@ MAX_SIDE = 4096
 MAX_PROCESS_COMMAND = 64 * 1024
 """Longest command of a process, in bytes: a kernel gets it as one word (MAX_ARG_STRLEN of Linux is 128 KiB)."""
 
+FRESH_SESSION = "fresh-[0-9a-f]{16}"
+"""Names of shells that are started for one command alone; see :func:`fresh_session`."""
+
 BODY = "body"
 """The value of ``input``: what follows the request's line is the command's input."""
 
@@ -75,6 +79,11 @@ Truncated = Annotated[bool | None, "Present, and true, if output beyond `max-out
 
 LANGUAGES = ("sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "csh", "pwsh", "cmd", "unknown")
 """The languages of shells, by their numbers in answers."""
+
+
+def fresh_session() -> str:
+    """Return the name of a new shell for one command alone, which no other command uses."""
+    return f"fresh-{os.urandom(8).hex()}"
 
 
 class OwnShell(Message):

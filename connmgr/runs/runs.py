@@ -594,7 +594,7 @@ class RunDriver:
                     return
                 if step.kills and not self._killed:
                     self._killed = True
-                    work.kill()
+                    work.kill((step.reason or "The run was stopped").removesuffix("."))
                 if not self._begun and not self._goes_on(step):
                     return
                 outcomes = self._gathered(work, step)
@@ -664,7 +664,7 @@ class RunDriver:
         if self._closes_at is not None:
             if time.monotonic() >= self._closes_at and not self._killed:
                 self._killed = True
-                work.kill()
+                work.kill("The daemon stops")
             seconds = 0.1
         ended = work.take(seconds)
         if ended:

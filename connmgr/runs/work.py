@@ -117,8 +117,8 @@ class TargetWork(Protocol):
     def wake(self) -> None:
         """Let :meth:`take` return."""
 
-    def kill(self) -> None:
-        """Kill what runs, and begin nothing more; all outcomes follow."""
+    def kill(self, reason: str) -> None:
+        """Kill what runs, and begin nothing more; all outcomes follow, and begin with ``reason``."""
 
 
 class ShellWork:
@@ -170,8 +170,8 @@ class ShellWork:
     def wake(self) -> None:
         self._broadcast.wake()
 
-    def kill(self) -> None:
-        self._broadcast.kill()
+    def kill(self, reason: str) -> None:
+        self._broadcast.kill(reason)
 
     def _admit(self, connection: str) -> None:
         """Called when the command is about to be sent."""
@@ -228,7 +228,7 @@ class PooledWork(abc.ABC):
         finally:
             # Jobs run on: whoever continues the run finds them by their keys.
             self._closing.set()
-            self._cancellation.cancel()
+            self._cancellation.cancel("The daemon stops")
             self._pool.shutdown()
 
     def feed(self, targets: Collection[TargetStart]) -> None:
@@ -241,8 +241,8 @@ class PooledWork(abc.ABC):
     def wake(self) -> None:
         self._outcomes.wake()
 
-    def kill(self) -> None:
-        self._cancellation.cancel()
+    def kill(self, reason: str) -> None:
+        self._cancellation.cancel(reason)
 
     def _run(self, target: TargetStart) -> None:
         at = time.monotonic()
@@ -416,7 +416,7 @@ class JobWork(PooledWork):
             text = f"The command ran longer than {self._order.timeout:g} s and was killed."
             raise errors.CommandTimeout(text, stdout, stderr, truncated=truncated)
         if stored.state == "killed" and self._cancellation.cancelled:
-            raise errors.CommandCancelled("The run was stopped, and the job was killed.")
+            raise errors.CommandCancelled(f"{self._cancellation.reason}; the job was killed.")
         if stored.exit_code is None:
             raise errors.ShellLost("The job's machine was restarted, or what it printed was removed there.")
         return Result(stored.exit_code, stdout, stderr, truncated)

@@ -187,7 +187,7 @@ class Broadcast:
             yield
         finally:
             self._is_open = False
-            self.kill()
+            self.kill("The work was given up")
             self._driver.join()
 
     def feed(self, ready: Iterable[str], others: Iterable[str]) -> None:
@@ -207,9 +207,9 @@ class Broadcast:
         """Let :meth:`take` return."""
         self._outcomes.wake()
 
-    def kill(self) -> None:
-        """Kill the commands that run, and begin no more; their outcomes follow."""
-        self._cancellation.cancel()
+    def kill(self, reason: str) -> None:
+        """Kill the commands that run, and begin no more; their outcomes follow, and begin with ``reason``."""
+        self._cancellation.cancel(reason)
         self._room.release()
         self._fed.set()
 
@@ -242,7 +242,7 @@ class Broadcast:
                     else:
                         self._pool.submit(started.reservation.close)
                 if self._was_opened:
-                    not_begun = CommandCancelled("The command was cancelled before it began.")
+                    not_begun = CommandCancelled(f"{self._cancellation.reason} before the command began.")
                     self._outcomes.put([BroadcastOutcome(id, 0.0, not_begun) for id in (*self._ready, *self._others)])
 
     def _begin_next(self) -> None:

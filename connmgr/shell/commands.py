@@ -7,11 +7,11 @@ A command that somebody has approved begins only on the ground of its approval (
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from connmgr.cancellation import Cancellation
+from connmgr.contract.shell import fresh_session
 from connmgr.engine.envelope import Command
 from connmgr.engine.running import RunningCommand
 from connmgr.engine.session import Session
@@ -129,7 +129,7 @@ def begin_command(
                 return lending.enter_context(borrowed.begin(command, timeout, cancellation, require=require))
 
             if fresh:
-                session = f"fresh-{secrets.token_hex(8)}"
+                session = fresh_session()
                 shells.start(connection, access, session, cancellation)
                 stopping.callback(shells.end, connection, session)
             else:

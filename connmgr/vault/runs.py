@@ -305,10 +305,10 @@ class TargetOutcome:
 class RunStep:
     """What a daemon does next about a run: the ``begun`` targets, in a run that is in ``state``.
 
-    ``kills`` says that commands that run are to be killed. ``wait`` is the number of seconds until a target may be
-    tried again, None if none waits for that. ``has_work`` is False if no batch of the run is this daemon's. ``is_full``
-    says that more targets may wait for room, and ``leaves`` that there was room for more, which is left to others for a
-    moment.
+    ``kills`` says that commands that run are to be killed, and ``reason`` why the run ends. ``wait`` is the number of
+    seconds until a target may be tried again, None if none waits for that. ``has_work`` is False if no batch of the run
+    is this daemon's. ``is_full`` says that more targets may wait for room, and ``leaves`` that there was room for more,
+    which is left to others for a moment.
     """
 
     state: str
@@ -318,6 +318,7 @@ class RunStep:
     has_work: bool = True
     is_full: bool = True
     leaves: bool = False
+    reason: str | None = None
 
 
 class RunSize(NamedTuple):
@@ -889,7 +890,8 @@ class StoredRuns:
         waiting = {"run_id": id, "mine": list(mine)}
         if mine and not begun and (next_at := tx.scalar(_NEXT_TRY, waiting)) is not None:
             wait = max(0.0, (next_at - at).total_seconds())
-        return RunStep(row["state"], row["kills"], begun, wait, bool(mine), leaves or len(begun) >= room, leaves)
+        is_full = leaves or len(begun) >= room
+        return RunStep(row["state"], row["kills"], begun, wait, bool(mine), is_full, leaves, row["reason"])
 
     def _is_member(self, tx: sa.Connection, boot: str, lease: float, at: datetime) -> bool:
         alive = daemons.c.seen > at - timedelta(seconds=lease)

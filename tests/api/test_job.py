@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
+from connmgr.contract.shell import fresh_session
 from connmgr.processes import current_session
 from tests.api.wire import LOCAL, add, address, bearer, client_of, refused
 from tests.conftest import StartDaemon
@@ -300,6 +301,19 @@ def test_a_start_may_be_repeated_from_another_terminal(client: Client) -> None:
     assert len(jobs) == 1
     client.shell.start(LOCAL, session="build")
     assert refused(client, "/job/start", **fields, session="build").code == "key_reused"
+
+
+def test_a_start_in_a_fresh_shell_may_be_repeated(client: Client) -> None:
+    fields = {"connection": LOCAL, "command": "echo 1", "key": str(uuid.uuid4())}
+    jobs = set()
+    for name in (fresh_session(), fresh_session()):
+        client.shell.start(LOCAL, session=name)
+        jobs.add(client.post("/job/start", **fields, session=name)["job"])
+        client.shell.stop(LOCAL, session=name)
+    assert len(jobs) == 1
+    # Another shell has another directory and other variables.
+    client.shell.start(LOCAL)
+    assert refused(client, "/job/start", **fields).code == "key_reused"
 
 
 def test_the_keys_of_a_token_are_its_own(daemon: Daemon, client: Client) -> None:

@@ -176,7 +176,8 @@ def test_a_run_is_paused_goes_on_and_is_stopped(clean_daemon: Daemon, machines: 
     page.get_by_role("button", name="Pause").wait_for()
     page.get_by_role("button", name="Stop and kill").click()
     page.get_by_role("button", name="Remove").wait_for()
-    page.get_by_text("It was stopped by").wait_for()
+    page.get_by_text("The run was stopped by page.", exact=True).wait_for()
+    page.get_by_text("The run was stopped by page; the command was killed.").first.wait_for()
     assert "1 stopped" in legend(page)
 
 

@@ -155,6 +155,9 @@ def test_a_stopped_run_lets_end_or_kills_what_runs(hosts: Hosts) -> None:
     hosts.client.runs.stop(run, kill=True)
     info = hosts.ended(run)
     assert (info.state, info.counts["stopped"], info.counts["failed"]) == ("stopped", 2, 2)
+    said = {error["message"] for one in hosts.targets(run, "failed") if (error := one.error) is not None}
+    assert said == {f"{str(info.reason).removesuffix('.')}; the command was killed."}
+    assert str(info.reason).startswith("The run was stopped by ")
     with pytest.raises(ClientError) as refused:
         hosts.client.runs.pause(run)
     assert refused.value.code == "run_ended"
@@ -378,6 +381,8 @@ def test_a_revoked_token_stops_its_run(hosts: Hosts) -> None:
         hosts.client.token.revoke(id)
         info = hosts.ended(begun.run)
         assert (info.state, info.reason, info.counts["stopped"]) == ("stopped", "The token was revoked.", 2)
+        killed = [error["message"] for one in hosts.targets(begun.run, "failed") if (error := one.error) is not None]
+        assert killed == 2 * ["The token was revoked; the command was killed."]
 
 
 def test_a_run_gathers_facts(hosts: Hosts) -> None:
