@@ -350,6 +350,10 @@ class KeyReused(RequestError, status=409):
     """The key of a start was used for something else before: the answer would be a job or run that does that."""
 
 
+class ConnectionChanged(RequestError, status=409):
+    """A connection has changed since the client read it, and nothing was stored."""
+
+
 class BodyTooLarge(RequestError, status=413):
     """The request body exceeds the daemon's limit."""
 

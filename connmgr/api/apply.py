@@ -54,6 +54,7 @@ LABELLED = {"label": "bastion"}
         errors.UnknownConnection,
         errors.SecretLocked,
         errors.ConnectionCycle,
+        errors.ConnectionChanged,
         errors.ProtectedEntry,
         errors.IntegrityError,
         errors.ShellBusy,
@@ -133,7 +134,8 @@ def _batch(request: ApplyRequest, stored: Mapping[str, Connection]) -> Batch:
         kind, new = stored[change.connection].type, change.data
         content = None if new is None else load(new, kind=kind, at=f"change.{number}.data", labels=labels)
         category = None if change.category is None else tuple(change.category)
-        changes.append(Change(change.connection, change.name, content, category, change.labels))
+        known = change.last_modified
+        changes.append(Change(change.connection, change.name, content, category, change.labels, known))
     return Batch([tuple(path) for path in request.categories], additions, changes, list(request.remove))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
+from connmgr.contract.audit import AWARE
 from connmgr.contract.common import EMPTY, MAX_LABELS, Labels, Located, Where
 from connmgr.contract.message import (
     ABSENT,
@@ -173,7 +174,7 @@ class ConnectionInfo(Message):
     last_used: Annotated[
         datetime, "When its shell was last used, to the minute; if never, when the connection was created."
     ]
-    last_modified: Annotated[datetime, "When its name, data or category was last changed."]
+    last_modified: Annotated[datetime, "When its name, data, category or labels were last changed."]
     state: Annotated[dict[str, Any], "The remote host as it was last seen."]
     cache: Annotated[
         dict[str, Any],
@@ -379,6 +380,12 @@ class EntryToChange(Message):
         "The category to move it to, with the connections in it that share its category.",
     ] = None
     labels: Annotated[Labels | None, "All of the new labels, as in `/connection/update`."] = None
+    last_modified: Annotated[
+        datetime | None,
+        AWARE,
+        "`lastModified` of the connection as the client knows it. If it was changed since, nothing of the request is "
+        "stored, and the answer is `connection_changed`.",
+    ] = None
 
 
 class ApplyRequest(Message):

@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from connmgr.contract.inventory import GROUP, HOST, INVENTORY, VANISHED
 from connmgr.contract.message import time_from_json, time_to_json
-from connmgr.errors import Busy, ConnmgrError, InventoryExists, InventoryFailed, UnknownInventory
-from connmgr.inventories.sources import HostList, HostSource, ListedHost, listed
+from connmgr.errors import Busy, ConnectionChanged, ConnmgrError, InventoryExists, InventoryFailed, UnknownInventory
+from connmgr.inventories.sources import HostList, HostSource, listed
 from connmgr.poller import Poller
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import without_nulls
@@ -34,6 +35,9 @@ MAX_CHANGES = 10_000
 LONGEST_SECONDS = 30.0
 """Longest sleep: a clock that is set meanwhile is noticed."""
 
+MOST_TRIES = 5
+"""How often changes are made anew for connections that somebody changes meanwhile."""
+
 BUSY_SECONDS = 60.0
 """How long a renewal waits for another one."""
 
@@ -42,6 +46,17 @@ Request = Callable[[str, str, Mapping[str, Any]], dict[str, Any]]
 
 Fault = Callable[[Mapping[str, Any]], str | None]
 """Returns why no connection can have these data; None if one can."""
+
+
+@dataclass(frozen=True)
+class Follower:
+    """A stored connection that is to follow what an inventory says, and how: ``entry_for`` as the connection is then.
+
+    ``entry_for`` returns the entry of ``/connection/apply``, or None if nothing is to be changed.
+    """
+
+    connection: Connection
+    entry_for: Callable[[Connection], dict[str, Any] | None]
 
 
 @dataclass
@@ -58,7 +73,7 @@ class Changes:
     """How many connections are of hosts that are not listed, also of those that vanished earlier."""
 
     add: list[dict[str, Any]] = field(default_factory=list)
-    change: list[dict[str, Any]] = field(default_factory=list)
+    change: list[Follower] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -209,7 +224,7 @@ class Inventories:
     def _apply(self, inventory: StoredInventory, changes: Changes) -> None:
         for at in range(0, max(len(changes.add), len(changes.change)), MAX_CHANGES):
             add, change = changes.add[at : at + MAX_CHANGES], changes.change[at : at + MAX_CHANGES]
-            answer = self._request_changes(inventory.name, "/connection/apply", {"add": add, "change": change}, add)
+            answer = self._request_changes(inventory.name, add, change)
             same = {
                 added["connection"]: entry
                 for added, entry in zip(answer["added"], add, strict=True)
@@ -233,10 +248,26 @@ class Inventories:
             changes.changed.append(host)
 
     def _request_changes(
-        self, name: str, path: str, members: Mapping[str, Any], add: Sequence[Mapping[str, Any]]
+        self, name: str, add: Sequence[Mapping[str, Any]], change: Sequence[Follower]
     ) -> dict[str, Any]:
+        """Make changes, or none of them; what people change of a connection meanwhile is read anew, and stays."""
+        rows = {follower.connection.id: follower.connection for follower in change}
+        tries = 1
+        while True:
+            entries = [follower.entry_for(rows[follower.connection.id]) for follower in change]
+            members = {"add": add, "change": [entry for entry in entries if entry is not None]}
+            try:
+                return self._requested(name, members, add)
+            except ConnectionChanged:
+                tries += 1
+                if tries > MOST_TRIES:
+                    raise
+                found = self._vault.connections.each(rows)
+                rows |= {id: row for id, row in found.items() if isinstance(row, Connection)}
+
+    def _requested(self, name: str, members: Mapping[str, Any], add: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         try:
-            return self.request(name, path, members)
+            return self.request(name, "/connection/apply", members)
         except ConnmgrError as error:
             place = error.message.split(".")
             if place[0] == "add" and len(place) > 1 and place[1].isdecimal():
@@ -309,26 +340,36 @@ def plan_changes(
             entry = {"name": host.name, "data": data, "labels": labels, "category": list(spec["category"])}
             changes.add.append(entry)
             changes.added.append(host.name)
-        else:
-            _compare(changes, host, before, data, labels)
+            continue
+        follower = Follower(before, partial(_followed, data, labels))
+        if follower.entry_for(before) is not None:
+            changes.change.append(follower)
+            (changes.returned if VANISHED in before.labels else changes.changed).append(host.name)
     for host_name, gone in sorted(by_host.items()):
         changes.gone += 1
         if VANISHED not in gone.labels:
             since = at.replace(microsecond=0).isoformat().replace("+00:00", "Z")
-            changes.change.append({"connection": gone.id, "labels": {**gone.labels, VANISHED: since}})
+            changes.change.append(Follower(gone, partial(_vanished, since)))
             changes.vanished.append(host_name)
     return changes
 
 
-def _compare(
-    changes: Changes, host: ListedHost, before: Connection, data: Mapping[str, Any], labels: Mapping[str, str]
-) -> None:
+def _vanished(since: str, before: Connection) -> dict[str, Any]:
+    """Return what marks a connection whose host is not listed any more."""
+    labels = {**before.labels, VANISHED: since}
+    return {"connection": before.id, "labels": labels, "lastModified": time_to_json(before.last_modified)}
+
+
+def _followed(data: Mapping[str, Any], labels: Mapping[str, str], before: Connection) -> dict[str, Any] | None:
+    """Return what gives a connection ``data`` and ``labels`` of its host; None if it has them, or follows no more."""
+    if before.labels.get(INVENTORY) != labels[INVENTORY]:
+        return None
     own_labels = {
         label: value
         for label, value in before.labels.items()
         if label not in (INVENTORY, HOST, VANISHED) and not label.startswith(GROUP)
     }
-    entry: dict[str, Any] = {"connection": before.id}
+    entry: dict[str, Any] = {"connection": before.id, "lastModified": time_to_json(before.last_modified)}
     current = without_nulls(before.data)
     wanted = {**current, **{part: value for part, value in data.items() if part != "type"}}
     identity = current.get("identity")
@@ -341,10 +382,7 @@ def _compare(
         entry["data"] = {"type": before.type, **wanted}
     if {**own_labels, **labels} != before.labels:
         entry["labels"] = {**own_labels, **labels}
-    if len(entry) == 1:
-        return
-    changes.change.append(entry)
-    (changes.returned if VANISHED in before.labels else changes.changed).append(host.name)
+    return entry if "data" in entry or "labels" in entry else None
 
 
 def _with_defaults(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -294,6 +294,7 @@ NEXT: Mapping[str, str] = {
     "session_limit": "Omit session, or use one that list_jobs shows: a system has 16 at most.",
     "job_limit": "Too many jobs run. Wait for one with read_job, or stop one with stop_job.",
     "key_reused": "The key stands for another start. Repeat that start as it was, or leave the key out.",
+    "connection_changed": "Somebody has changed the system meanwhile. Read it again, and repeat the call.",
     "terminal_limit": "Too many terminals are open. Close one with close_terminal.",
     "stream_limit": _WAIT,
     "temporary_limit": _WAIT,

@@ -613,6 +613,7 @@ export interface EntryToChange {
   data?: Record<string, any>;
   category?: string[];
   labels?: Record<string, string>;
+  lastModified?: string;
 }
 
 export interface Error {

@@ -5,10 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
 import sqlalchemy as sa
 
+from connmgr.contract.message import time_to_json
+from connmgr.errors import ConnectionChanged
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import connection_rows, dependencies
 from connmgr.vault.categories import Categories, Path
@@ -67,6 +70,8 @@ class Change:
     content: Content | None = None
     category: Path | None = None
     labels: Mapping[str, str] | None = None
+    known: datetime | None = None
+    """When the connection was last modified, as far as is known to whoever changes it."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class Batches:
         is_visible: Callable[[str], bool] = lambda _: True,
         token: str | Literal[False] | None = None,
     ) -> Applied:
-        """Make all changes of ``batch``, or none; ``permits`` and the errors are those of :class:`Connections`.
+        """Make all changes of ``batch``, or none; ``permits`` and errors, but ConnectionChanged, are of Connections.
 
         A stored connection for whose id ``is_visible`` returns False equals none; ``token`` is as in ``change_row``.
         """
@@ -135,6 +140,7 @@ class Batches:
         is_visible: Callable[[str], bool],
         token: str | Literal[False] | None,
     ) -> Applied:
+        _require_unchanged(tx, batch.changes)
         paths = list(dict.fromkeys(batch.paths()))
         ids, new_categories = self._categories.ensure_within(tx, paths)
         additions = _Additions(tx, self._key, batch.additions, is_visible, token)
@@ -152,6 +158,20 @@ class Batches:
         connection_rows.require(tx, batch.removals)
         removed = self._connections.remove_within(tx, batch.removals) if batch.removals else Removed()
         return Applied(ids, new_categories, added, stale, removed, moved)
+
+
+def _require_unchanged(tx: sa.Connection, changes: Iterable[Change]) -> None:
+    """Return if the connections are as they are known.
+
+    :raises ConnectionChanged: one is not.
+    """
+    known = {change.id: change.known for change in changes if change.known is not None}
+    for id, row in connection_rows.by_id(tx, known).items():
+        if row["last_modified"] != known[id]:
+            raise ConnectionChanged(
+                f"{row['path']} was changed at {time_to_json(row['last_modified'])}, after it was read, so nothing was "
+                "stored: read it again, and repeat what is still to be changed."
+            )
 
 
 def as_fields(content: Content) -> dict[str, Any]:

@@ -159,3 +159,17 @@ def test_a_thousand_entries_are_one_request_and_there_is_a_limit(client: Client)
     add = [{"name": f"n{number}", "data": ssh(f"n{number}.example")} for number in range(1000)]
     assert all(new for _, new in client.connection.apply(add=add).added)
     assert refused(client, remove=[NOBODY] * 20_001).code == "invalid_request"
+
+
+def test_a_change_of_what_somebody_has_changed_since_is_refused_whole(client: Client) -> None:
+    [(hop, _), (web, _)] = client.connection.apply(add=CHAIN[:2]).added
+    known = {one.id: one.last_modified.isoformat() for one in client.connection.info([hop, web])}
+    client.connection.label([web], {"env": "prod"})
+    changes = [{"connection": id, "labels": {"tier": "1"}, "lastModified": known[id]} for id in (hop, web)]
+    caught = refused(client, change=changes, categories=[["New"]])
+    assert (caught.code, caught.status) == ("connection_changed", 409)
+    assert caught.message.startswith("web was changed at 20")
+    assert [one.labels for one in client.connection.info([hop, web])] == [{}, {"env": "prod"}]
+    assert not any(one.name[-1] == "new" for one in client.category.info(client.category.query()))
+    client.connection.apply(change=changes[:1])
+    assert client.connection.info([hop])[0].labels == {"tier": "1"}

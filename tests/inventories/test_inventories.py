@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,10 +15,12 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from connmgr.contract.inventory import HostDefaults
+from connmgr.contract.message import time_from_json
 from connmgr.errors import InventoryFailed
 from connmgr.inventories import sources
 from connmgr.inventories.inventories import Inventories, plan_changes
 from connmgr.inventories.sources import HostSource, listed
+from connmgr.vault.batch import Batch, Change
 from connmgr.vault.documents import Document
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
@@ -418,3 +420,37 @@ def test_groups_are_few_and_not_deep(client: Client, tmp_path: Path) -> None:
         hosts.write_text(json.dumps(groups))
         with pytest.raises(ClientError, match=why):
             client.inventories.add("fleet", file=str(hosts))
+
+
+def test_a_label_that_a_person_sets_during_a_renewal_stays(vault: Vault, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("[web]\nweb1\n")
+    spec = {"ansible": None, "command": None, "category": ["fleet"], "every": None, "timeout": 10.0, "defaults": {}}
+    body = {**spec, "daemon": "here", "file": str(tmp_path / "hosts")}
+    assert vault.inventories.add(Document(key="fleet", body=body), most=1)
+    data, follows = {"host": "web1"}, {"inventory": "fleet", "inventory-host": "web1", "group-old": ""}
+    web1, _ = vault.connections.add("web1", "ssh", data, fingerprint=b"", same=lambda _: True, labels=follows)
+    inventories = Inventories(vault, "here")
+    persons = [{"env": "prod"}, {"owner": "ops"}]
+    requests = list[Any]()
+
+    def request(_name: str, _path: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply what is asked for, after a person has labelled the connection."""
+        requests.append(members)
+        if persons:
+            vault.connections.relabel([web1], persons.pop(0), ())
+        [entry] = members["change"]
+        change = Change(entry["connection"], labels=entry["labels"], known=time_from_json(entry["lastModified"]))
+        vault.batches.apply(Batch(changes=[change]), lambda _: None)
+        return {"added": []}
+
+    inventories.request = request
+    assert inventories.renew("fleet").changed == ["web1"]
+    [row] = vault.connections.infos([web1])
+    assert row.labels == {
+        "inventory": "fleet",
+        "inventory-host": "web1",
+        "group-web": "",
+        "env": "prod",
+        "owner": "ops",
+    }
+    assert len(requests) == 3
