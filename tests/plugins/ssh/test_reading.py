@@ -333,6 +333,10 @@ def switches(link: SshLink) -> int:
     return int(status.split("voluntary_ctxt_switches:")[1].split()[0])
 
 
+def shared_readers() -> int:
+    return sum(thread.name == "ssh reader" for thread in threading.enumerate())
+
+
 def sleeps(links: list[SshLink]) -> bool:
     """Whether the own threads of ``links`` have not woken for longer than they read on."""
     before = [switches(link) for link in links]
@@ -342,6 +346,7 @@ def sleeps(links: list[SshLink]) -> bool:
 
 @pytest.mark.needs("linux")
 def test_one_thread_reads_the_small_messages_of_all_links(sshd: Sshd, connect: Connect) -> None:
+    readers = shared_readers()
     transports = [connect(sshd) for _ in range(5)]
     channels = [transport.open_channel(["cat"], timeout=DEADLINE_SECONDS) for transport in transports]
     links = [link_of(transport) for transport in transports]
@@ -352,7 +357,8 @@ def test_one_thread_reads_the_small_messages_of_all_links(sshd: Sshd, connect: C
             channel.sendall(b"%d\n" % number, DEADLINE_SECONDS)
         assert [line(channel) for channel in channels] == [b"%d\n" % number] * len(channels)
     assert [switches(link) for link in links] == before
-    assert sum(thread.name == "ssh reader" for thread in threading.enumerate()) == 1
+    # Links that other tests have not closed have one, too.
+    assert shared_readers() <= readers + 1
 
 
 @pytest.mark.needs("linux")
