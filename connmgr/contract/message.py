@@ -478,6 +478,9 @@ def _writer(
     if isinstance(type_, type) and issubclass(type_, Message):
         return of_message
     own = next((fact.write for fact in facts if isinstance(fact, Fact) and fact.write), None)
+    if own is None and typing.get_origin(type_) is Mapping:
+        # A default is a read-only view, which json.dumps refuses.
+        return dict
     return own or (time_to_json if type_ is datetime else None)
 
 

@@ -204,6 +204,15 @@ def test_a_secret_argument_of_a_saved_command_is_not_shown(client: Client) -> No
     assert "hunter2" not in json.dumps(client.post("/audit/query", limit=1000))
 
 
+def test_a_saved_command_without_parameters_needs_no_arguments(client: Client) -> None:
+    client.post("/command/save", name="greet", argv=["echo", "hello"], replace=True)
+    run: dict[str, Any] = {"connections": [LOCAL], "saved": {"name": "greet"}}
+    assert client.post("/run/start", **run, dryRun=True)["targets"] == 1
+    client.schedules.add("greeting", every=3600, run=run)
+    info = client.runs.wait(client.schedules.trigger("greeting"), timeout=60)
+    assert [one.stdout for one in client.runs.targets(info.run)] == ["hello"]
+
+
 def test_two_schedules_of_one_name_are_refused(client: Client) -> None:
     client.schedules.add("one", every=3600, run=on_local("true"))
     with pytest.raises(ClientError, match="A schedule is called 'one' already") as refused:
