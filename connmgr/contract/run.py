@@ -55,6 +55,7 @@ RETRIED = (FAILED, UNREACHABLE, UNKNOWN, STOPPED)
 SHELL: Final = "shell"
 JOB: Final = "job"
 
+_INTERPRETER = re.compile(r"(?:ba|da|a|z|k|mk|fi)?sh|python[0-9.]*|pypy[0-9.]*")
 SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%\Z")
 _NUMBER_OR_SHARE = {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^[0-9.]+ ?%$"}]}
 
@@ -93,13 +94,21 @@ class Script(Message):
     def argv(self) -> list[str]:
         """Return the words that run the script.
 
-        :raises Wrong: its interpreter takes no program after ``-c``.
+        :raises Wrong: its first line names no interpreter that takes a program after ``-c``, or gives it options.
         """
         first = self.text.split("\n", 1)[0]
-        words = shlex.split(first[2:]) if first.startswith("#!") else ["/bin/sh"]
+        try:
+            words = shlex.split(first[2:]) if first.startswith("#!") else ["/bin/sh"]
+        except ValueError as error:
+            raise Wrong(f"{first[:60]!r} cannot be split into words: {error}.", "script") from None
         name = words[-1].rsplit("/", 1)[-1] if words else ""
-        if not re.fullmatch(r"(?:ba|da|a|z|k|mk|fi)?sh|python[0-9.]*|pypy[0-9.]*", name):
-            raise Wrong(f"{first[:60]!r} does not name a shell or Python: start the interpreter with argv.", "script")
+        if not _INTERPRETER.fullmatch(name):
+            named = [word for word in words if not word.startswith("-")]
+            if named != words and named and _INTERPRETER.fullmatch(named[-1].rsplit("/", 1)[-1]):
+                why = "gives its interpreter options: set them in the script, such as by `set -e`, or"
+            else:
+                why = "does not name a shell or Python:"
+            raise Wrong(f"{first[:60]!r} {why} start the interpreter with argv.", "script")
         # A shell takes the word after the program as the script's own name, Python does not.
         own = ["script"] if name.endswith("sh") else []
         return [*words, "-c", self.text, *own, *self.arguments]

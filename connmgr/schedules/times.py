@@ -24,7 +24,7 @@ MOST_YEARS = 9
 
 _FIELD = re.compile(r"[0-9A-Za-z*,/?#-]+\Z", re.ASCII)
 _RANDOM = re.compile(r"(?<![A-Za-z])[HhRr](?![A-Za-z])")
-_FIELD_NAMES = ("second", "minute", "hour", "day of a month", "month", "weekday")
+_FIELD_NAMES = ("a second", "a minute", "an hour", "a day of a month", "a month", "a weekday")
 _NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -121,7 +121,7 @@ class Timing:
             alone = ["*"] * 6
             alone[place] = text
             if not croniter.is_valid(" ".join(alone), second_at_beginning=True):
-                return f"{text} is not a {name}"
+                return f"{text} is not {name}"
         return None
 
     def _by_the_clock(self, moment: datetime) -> datetime:

@@ -236,6 +236,11 @@ def test_a_dry_run_shows_the_selection_and_begins_nothing(hosts: Hosts) -> None:
         ({"parallel": 501}, "parallel: "),
         ({"as_": "job", "fresh": True}, "as: A run as jobs takes neither `fresh`"),
         ({"command": None, "script": {"text": "#!/usr/bin/awk -f\n"}}, "script: '#!/usr/bin/awk -f' does not name"),
+        (
+            {"command": None, "script": {"text": "#!/bin/sh -e\n"}},
+            "script: '#!/bin/sh -e' gives its interpreter options",
+        ),
+        ({"command": None, "script": {"text": "#!/bin/sh 'x"}}, 'script: "#!/bin/sh \'x" cannot be split into words'),
         ({"command": None, "script": "true"}, "script: Not an object, of text, arguments."),
         ({"stop_afetr": 1}, "stop_afetr: Unknown field. Is stopAfter meant?"),
         ({"sudo": True, "elevate": {}}, "sudo: Given beside elevate; use one of them."),

@@ -93,6 +93,7 @@ def test_an_interval_counts_from_its_anchor() -> None:
         ("0 0 30 2 *", "it never fires"),
         ("0 0 31 4,6,9,11 *", "it never fires"),
         ("61 * * * *", "cron: '61 * * * *': 61 is not a minute."),
+        ("0 25 * * *", "cron: '0 25 * * *': 25 is not an hour."),
         ("* * *", "does not have five fields"),
         ("* * * * * * *", "does not have five fields"),
         ("H * * * *", "does not have five fields"),
