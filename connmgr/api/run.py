@@ -217,7 +217,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
     daemon, selection = services(), request_context().selection
     if request.facts is not None:
         # Refused now, while somebody waits for the answer.
-        daemon.facts.chosen(request.facts)
+        daemon.facts.chosen(request.facts, "facts")
         if (grant := caller().grant) is not None:
             grant.require_scope("fact.gather")
     ids = list(request.connections or ())

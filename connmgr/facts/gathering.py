@@ -135,14 +135,14 @@ class Gatherer:
                 within.cancel()
                 pool.shutdown(cancel_futures=True)
 
-    def chosen(self, names: Collection[str] | None) -> list[Part]:
-        """Return the parts with these ``names``, all of them if None.
+    def chosen(self, names: Collection[str] | None, field: str = "parts") -> list[Part]:
+        """Return the parts with these ``names``, all of them if None; ``field`` is that of the request.
 
         :raises InvalidRequest: there is no such part.
         """
         parts = self.parts()
         if unknown := [name for name in names or () if name not in parts]:
-            raise InvalidRequest(f"parts: Unknown part {unknown[0]!r}; the parts are {', '.join(parts)}.")
+            raise InvalidRequest(f"{field}: Unknown part {unknown[0]!r}; the parts are {', '.join(parts)}.")
         return [part for name, part in parts.items() if names is None or name in names]
 
     def one(

@@ -403,7 +403,7 @@ def test_a_run_gathers_facts(hosts: Hosts) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"facts": ["weather"]}, "parts: Unknown part 'weather'; the parts are system, package"),
+        ({"facts": ["weather"]}, "facts: Unknown part 'weather'; the parts are system, package"),
         ({"facts": [], "command": "true"}, "facts: Not together with command."),
         ({"facts": [], "sudo": True}, "sudo: Facts are gathered by a program of the daemon's own: not with facts."),
         ({"facts": [], "as": "job"}, "as: Facts are gathered by a program of the daemon's own: not with facts."),
