@@ -84,6 +84,8 @@ class _Plan(NamedTuple):
     following: Turn
     waits: bool = False
     missed: bool = False
+    left_out: int = 0
+    """How many times passed while this one waited for the run before."""
 
 
 def timing_of(schedule: StoredSchedule) -> Timing:
@@ -201,13 +203,14 @@ class Schedules:
             return True
         try:
             key = f"schedule:{schedule.id}:{time_to_json(schedule.due or at)}"
-            run = self.start(
-                schedule, {**_request(schedule), "key": key}, partial(stored.fire, schedule, plan.following)
-            )
+            store = partial(stored.fire, schedule, plan.following, skipped=plan.left_out)
+            run = self.start(schedule, {**_request(schedule), "key": key}, store)
         except ConnmgrError as error:
             # Another daemon was faster, or the schedule was changed meanwhile.
             return error.code == AlreadyFired.code or self._note_refusal(schedule, plan.following, error)
         self._tell(schedule, "fired", run=run, at=schedule.due)
+        if plan.left_out:
+            self._tell(schedule, SKIPPED, run=schedule.last_run, at=turn_after(schedule, schedule.due or at).due)
         return True
 
     def _plan_for(self, schedule: StoredSchedule, at: datetime) -> _Plan:
@@ -228,8 +231,12 @@ class Schedules:
             return _Plan(fires, turn_after(schedule, at), missed=spec["catchUp"] == NONE or not fires)
         if busy and spec["overlap"] == QUEUE:
             return _Plan(False, Turn(due, next_at), waits=True)
-        # After a wait, the times that have passed meanwhile are left out: one waits at most.
-        return _Plan(not busy, turn_after(schedule, max(due, at) if schedule.waits else due))
+        if not schedule.waits:
+            return _Plan(not busy, turn_after(schedule, due))
+        # The times that have passed during the wait are left out: one waits at most.
+        until = schedule.spec["until"]
+        last = at if until is None else min(at, time_from_json(until))
+        return _Plan(not busy, turn_after(schedule, max(due, at)), left_out=timing_of(schedule).count(due, last))
 
     def _is_busy(self, schedule: StoredSchedule) -> bool:
         if schedule.last_run is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import cached_property
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 MOST_YEARS = 9
 """A leap day comes again after eight years at the latest, around 2100; what does not, never does."""
+
+MOST_COUNTED = 1000
+"""Most times that are counted one by one, which takes some 0.1 ms each."""
 
 _FIELD = re.compile(r"[0-9A-Za-z*,/?#-]+\Z", re.ASCII)
 _RANDOM = re.compile(r"(?<![A-Za-z])[HhRr](?![A-Za-z])")
@@ -75,6 +79,19 @@ class Timing:
             # The division may have been rounded.
             return next_time if next_time > moment else next_time + timedelta(seconds=self.every)
         return self._elapsing(moment) if self._goes_by_elapsed_time else self._by_the_clock(moment)
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """Return how many times there are after one moment and until another, :data:`MOST_COUNTED` at most."""
+        count = 0
+        if self.every is not None:
+            begin, end = ((moment - self.anchor).total_seconds() / self.every for moment in (after, until))
+            count = math.floor(end) - max(0, math.floor(begin))
+        else:
+            # A schedule has a next time wherever this one is asked.
+            with suppress(InvalidRequest):
+                while count < MOST_COUNTED and (after := self.after(after)) <= until:
+                    count += 1
+        return min(max(count, 0), MOST_COUNTED)
 
     @cached_property
     def _fields(self) -> list[str]:

@@ -218,9 +218,10 @@ class StoredSchedules:
 
         self._database.write(work, erases=True)
 
-    def fire(self, schedule: StoredSchedule, following: Turn, new: NewRun) -> tuple[str, bool]:
+    def fire(self, schedule: StoredSchedule, following: Turn, new: NewRun, *, skipped: int = 0) -> tuple[str, bool]:
         """Start the run of the time that ``schedule`` has, and give it the ``following`` time.
 
+        ``skipped`` times in between were left out.
         :raises AlreadyFired: it has another time by now, was paused or removed, or another daemon fires it.
         :raises connmgr.errors.RunLimit: too many runs are under way; nothing was changed.
         """
@@ -229,7 +230,8 @@ class StoredSchedules:
             self._take(tx, schedule)
             # In one transaction with the next time: a daemon that is killed in between would fire twice, or never.
             started = self._runs.submit_within(tx, new)
-            self._set(tx, schedule.id, following, last_run=started[0], last_error=None)
+            more = table.c.skipped + skipped
+            self._set(tx, schedule.id, following, last_run=started[0], last_error=None, skipped=more)
             return started
 
         return self._database.write(work)

@@ -188,6 +188,8 @@ def test_a_time_while_the_run_before_is_under_way_is_skipped_or_waits(daemon: Da
     daemon.pass_(timedelta(minutes=10))
     # One time waited, 12:20; those after it were left out.
     assert [time[11:16] for time in daemon.fired] == ["12:10", "12:10", "12:20", "12:50", "12:50"]
+    assert daemon.vault.schedules.get(queues.id).skipped == 2
+    assert told(daemon) == ["skipped"] * 4
 
 
 def test_a_time_that_waits_is_not_looked_at_without_a_pause(daemon: Daemon) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connmgr.errors import InvalidRequest
-from connmgr.schedules.times import Timing, zone_of
+from connmgr.schedules.times import MOST_COUNTED, Timing, zone_of
 
 VIENNA = "Europe/Vienna"
 FORWARD = datetime(2026, 3, 29, 1, tzinfo=timezone.utc)
@@ -74,6 +75,23 @@ def test_seconds_stand_first() -> None:
         "01. 12:00:40 +0000",
         "01. 13:00:00 +0000",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "minutes", "count"),
+    [
+        ({"every": 60.0}, 0, 0),
+        ({"every": 60.0}, 5, 5),
+        ({"every": 0.01}, 60, MOST_COUNTED),
+        ({"cron": "*/2 * * * *"}, 5, 2),
+        ({"cron": "* * * * * *"}, 60, MOST_COUNTED),
+        ({"cron": "0 0 1 1 *"}, 5, 0),
+    ],
+)
+def test_times_between_two_moments_are_counted(fields: dict[str, Any], minutes: int, count: int) -> None:
+    at = datetime(2026, 3, 4, 12, tzinfo=timezone.utc)
+    timing = Timing(**{"cron": None, "every": None, "timezone": "UTC", "anchor": at, **fields})
+    assert timing.count(at, at + timedelta(minutes=minutes)) == count
 
 
 def test_an_interval_counts_from_its_anchor() -> None:
