@@ -190,7 +190,9 @@ class ScheduleInfo(Message):
     last_run: Annotated[str | None, "The run that it started last."]
     last_state: Annotated[str | None, "The state of that run; null without one, or if it was removed."]
     last_error: Annotated[str | None, "Why its last time started no run; null if it did."]
-    skipped: Annotated[int, "How many times were left out because of the run before; of one wait, at most 1,000 are counted."]
+    skipped: Annotated[
+        int, "How many times were left out because of the run before; of one wait, at most 1,000 are counted."
+    ]
     token: Annotated[str | None, "The id of the token that added it; null for the owner."]
     run: Annotated[Mapping[str, Any], "What runs, without secrets."]
     notify: Annotated[Mapping[str, Any] | None, "Who is told, without the secret."]
