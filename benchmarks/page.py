@@ -6,7 +6,6 @@ processor, as in the tests: a computer with a screen draws faster.
 
 from __future__ import annotations
 
-import gzip
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from playwright.sync_api import Browser, Page
 from benchmarks.daemon import LOCAL_MACHINE, temporary_daemon
 from benchmarks.terminals import Connmgr, User
 from benchmarks.timing import percentile, print_table
-from connmgr.api.page_files import PAGE
+from connmgr.api.page_files import PAGE, PageFiles
 from tests.daemon import Daemon
 from tests.deadlines import eventually
 from tests.events.listening import ListeningSocket
@@ -151,7 +150,8 @@ def _size(paths: Sequence[Any]) -> int:
 
 def _packed(paths: Sequence[Any]) -> int:
     """Each file by itself, as the daemon delivers it."""
-    return sum(len(gzip.compress(path.read_bytes(), 9)) for path in paths)
+    files = PageFiles()
+    return sum(len(files.get(path.relative_to(PAGE).as_posix()).packed) for path in paths)
 
 
 def _machines(daemon: Daemon) -> None:
