@@ -229,7 +229,8 @@ class RunStartResponse(Message):
         "Present if secrets of some connections cannot be opened: their ids. They would be `failed`.",
     ] = None
     warning: Annotated[
-        str | None, "Present if the selection has so few targets that `stopAfter` or the waves have no effect."
+        str | None,
+        "Present if something has no effect: `retryDelay` without `retries`, `stopAfter` or waves on so few targets.",
     ] = None
     connections: Annotated[list[str] | None, "In a dry run: the selected connections, in the order of the run."] = None
     names: Annotated[list[str] | None, "In a dry run: their paths, joined with `/`."] = None

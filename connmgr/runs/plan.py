@@ -42,12 +42,14 @@ def waves_of(request: RunStartRequest, total: int) -> list[int]:
 
 
 def warning_of(request: RunStartRequest, waves: Sequence[int]) -> str | None:
-    """Return what of the request has no effect on so few targets as its ``waves`` have, or None."""
+    """Return what of the request has no effect, such as on so few targets as its ``waves`` have, or None."""
     total, warnings = sum(waves), []
     if (failures := stop_after_of(request, total)) is not None and failures > total:
         warnings.append(f"stopAfter: {failures} targets cannot fail, because the run has {total}: it does not stop.")
     if len(waves) == 1 and (request.wave_pause or request.wave_approval):
         warnings.append(f"waves: All targets ({total}) are in the first wave, so nothing waits after it.")
+    if not request.retries and request.retry_delay != RunStartRequest.retry_delay:
+        warnings.append("retryDelay: Nothing is tried again without retries.")
     return " ".join(warnings) or None
 
 

@@ -200,6 +200,8 @@ def test_what_has_no_effect_on_so_few_targets_is_told(hosts: Hosts) -> None:
     assert start(stop_after="100%").warning is None
     warning = start(stop_after=500).warning
     assert warning == "stopAfter: 500 targets cannot fail, because the run has 3: it does not stop."
+    assert start(retry_delay=1).warning == "retryDelay: Nothing is tried again without retries."
+    assert start(retry_delay=1, retries=1).warning is None
     warning = start(waves=[50], wave_approval=True).warning
     assert warning == "waves: All targets (3) are in the first wave, so nothing waits after it."
 
