@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 from marshmallow import ValidationError, fields, post_load, pre_load, validate
 
 from connmgr.contract import common as elevation
-from connmgr.contract.audit import AWARE
 from connmgr.contract.common import ELEVATE, SECOND_NAMES, Located
 from connmgr.contract.fs import MOMENT, QUERY_PATH, QUERY_USER
 from connmgr.contract.message import (
     ABSENT,
+    AWARE,
     DISTINCT,
     FILTER,
     ID,

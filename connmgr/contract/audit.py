@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from connmgr.contract.message import ABSENT, Absent, Fact, Length, Message, OneOf, Range, SchemaMembers
+from connmgr.contract.message import ABSENT, AWARE, Absent, Length, Message, OneOf, Range, SchemaMembers
 
 MAX_ENTRIES = 1000
 MAX_STEPS = 2000
-AWARE = Fact("AWARE")
-"""A time in ISO 8601 with a time zone."""
-
 CHANGED, MISSING, PUT_IN, REORDERED, CUT_OFF = "changed", "missing", "put_in", "reordered", "cut_off"
 LOST, NO_ENTRY, UNANCHORED, GONE, FORK = "lost", "no_entry", "unanchored", "gone", "forked"
 KINDS = (CHANGED, MISSING, PUT_IN, REORDERED, CUT_OFF, LOST, NO_ENTRY, UNANCHORED, GONE, FORK)

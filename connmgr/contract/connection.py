@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from connmgr.contract.audit import AWARE
 from connmgr.contract.common import EMPTY, MAX_LABELS, Labels, Located, Where
 from connmgr.contract.message import (
     ABSENT,
+    AWARE,
     DISTINCT,
     FILTER,
     ID,

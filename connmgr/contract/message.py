@@ -164,6 +164,9 @@ PATH = Fact("PATH", path_to_json, path_from_json)
 TIME = Fact("TIME", time_to_json, time_from_json)
 """A point in time, in JSON ISO 8601 in UTC with microseconds."""
 
+AWARE = Fact("AWARE")
+"""A time in ISO 8601 with a time zone."""
+
 USER = Fact("USER")
 """The name of a user of a machine, or ``#`` and a number."""
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from connmgr.contract.audit import AWARE
 from connmgr.contract.common import MAX_WORDS
 from connmgr.contract.message import (
     ABSENT,
+    AWARE,
     SECRET,
     Absent,
     Length,

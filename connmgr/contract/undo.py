@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
-from connmgr.contract.audit import AWARE
 from connmgr.contract.common import Located
-from connmgr.contract.message import FILTER, ID, MODE, PATH, Length, Message, OneOf
+from connmgr.contract.message import AWARE, FILTER, ID, MODE, PATH, Length, Message, OneOf
 
 MAX_UNDONE = 1000
 """Most changes of one request."""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
-from connmgr.contract.audit import AWARE
-from connmgr.contract.message import SECRET, Fact, Length, Message, Range, SchemaMembers
+from connmgr.contract.message import AWARE, SECRET, Fact, Length, Message, Range, SchemaMembers
 
 LONGEST_NAME = 64
 LONGEST_PASSPHRASE = 1024

@@ -76,7 +76,7 @@ class Memory(Protocol):
     """The memory that the output of a command takes (:class:`connmgr.shares.Held`)."""
 
     def take(self, size: int) -> bool:
-        """Count ``size`` bytes more; return False if there is no room for them."""
+        """Count ``size`` further bytes, and return whether there is room for them."""
 
 
 @dataclass(frozen=True)

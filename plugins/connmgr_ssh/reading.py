@@ -41,7 +41,7 @@ class SharedReader:
     def join(self, link: SharedLink) -> bool:
         """Let ``link`` be lent from now on, until it leaves; return whether it may be.
 
-        It may not where there is no epoll, or no room for two descriptors and a thread.
+        The system must have epoll, and give two descriptors and a thread.
         """
         with self._lock:
             if not self._members:

@@ -15,13 +15,21 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
+from paramiko.common import (
+    MSG_CHANNEL_CLOSE,
+    MSG_CHANNEL_DATA,
+    MSG_CHANNEL_EXTENDED_DATA,
+    MSG_CHANNEL_OPEN,
+    MSG_CHANNEL_REQUEST,
+    MSG_GLOBAL_REQUEST,
+    MSG_KEXINIT,
+)
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Channel, Deadline
 from connmgr_ssh.channels import NARROW_WINDOW_BYTES, PACKET_BYTES, STDOUT, SshChannel
 from connmgr_ssh.link import SshLink
-from connmgr_ssh.packets import REST_SECONDS, Nonces, Packets, Wire, awaits
+from connmgr_ssh.packets import REST_SECONDS, Nonces, Packets, Wire, awaits, packed
 from connmgr_ssh.transport import SshTransport
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.plugins.ssh.conftest import Connect, StartSshd
@@ -404,3 +412,25 @@ def test_a_link_ends_while_all_are_read_by_one_thread(start_sshd: StartSshd, con
     assert not link_of(transport).is_alive()
     echo.sendall(b"beside\n", DEADLINE_SECONDS)
     assert line(echo) == b"beside\n"
+
+
+@pytest.mark.needs("linux")
+def test_the_shared_thread_leaves_to_the_link_what_has_to_be_answered(sshd: Sshd, connect: Connect) -> None:
+    # To send, it might have to wait for a host that does not read, and all other links with it.
+    transport = connect(sshd)
+    channel = transport.open_channel(["cat"], timeout=DEADLINE_SECONDS)
+    assert isinstance(channel, SshChannel)
+    link, number = link_of(transport), struct.pack(">I", channel.number)
+    eventually(lambda: sleeps([link]), "the link's own thread does not sleep")
+    asked = packed(b"keepalive@openssh.com") + b"\1"
+    for payload in (
+        bytes([MSG_CHANNEL_CLOSE]) + number,
+        bytes([MSG_CHANNEL_REQUEST]) + number + asked,
+        bytes([MSG_CHANNEL_EXTENDED_DATA]) + number + struct.pack(">I", 2) + packed(b"unknown"),
+        bytes([MSG_GLOBAL_REQUEST]) + asked,
+        bytes([MSG_CHANNEL_OPEN]) + packed(b"forwarded-tcpip") + bytes(12),
+        bytes([MSG_KEXINIT]) + bytes(16),
+    ):
+        assert not link._deliver_at_once(payload), payload
+    assert link._deliver_at_once(bytes([MSG_CHANNEL_DATA]) + number + packed(b"line\n"))
+    assert line(channel) == b"line\n"
