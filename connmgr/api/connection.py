@@ -252,7 +252,7 @@ def elevate(request: ConnectionElevateRequest) -> ConnectionElevateResponse:
     has_content=True,
     action=UPDATE,
     about=("connection", "name", "category"),
-    raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.ShellBusy],
+    raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.ConnectionChanged, errors.ShellBusy],
     waits=True,
     example={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "name": "build server (old)"},
 )
@@ -278,7 +278,7 @@ def update(request: ConnectionUpdateRequest) -> None:
     if data is not None and request.data is not None:
         changes |= {**as_fields(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
     before = facts_of([id])
-    moved = connections.update(id, **changes, token=caller().token)
+    moved = connections.update(id, **changes, token=caller().token, known=request.last_modified)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))
     publish_changes(before, [id])
     if request.data is not None:

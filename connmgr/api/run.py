@@ -554,7 +554,7 @@ def remove(request: RunRemoveRequest) -> None:
 
 
 def _visible_run(id: str) -> StoredRun:
-    run = services().vault.runs.get(id)
+    run = services().vault.runs.kept(id)
     if not sees_work(run):
         raise errors.UnknownRun(id)
     return run

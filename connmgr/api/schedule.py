@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 import uuid
@@ -19,7 +20,7 @@ from connmgr.api.endpoint import Group
 from connmgr.api.multiplex import Entrance
 from connmgr.api.services import Services, services
 from connmgr.audit.entry import CUT_OUT
-from connmgr.contract.message import ABSENT, given_json, message_of, time_from_json, time_to_json
+from connmgr.contract.message import ABSENT, fields_of, given_json, message_of, time_from_json, time_to_json
 from connmgr.contract.run import RunStartRequest
 from connmgr.contract.schedule import (
     NO_ZONE,
@@ -36,8 +37,10 @@ from connmgr.contract.schedule import (
     ScheduleRequest,
     ScheduleTriggerResponse,
     ScheduleUpdateRequest,
+    ScheduleUpdateResponse,
 )
 from connmgr.errors import (
+    ConnmgrError,
     IntegrityError,
     InvalidRequest,
     PolicyDenied,
@@ -49,6 +52,7 @@ from connmgr.errors import (
 )
 from connmgr.links.chain import locked_connections
 from connmgr.rights.tokens import access_of
+from connmgr.runs.plan import warning_of
 from connmgr.schedules.schedules import MISSED_SECONDS, Store, timing_of, turn_after
 from connmgr.schedules.times import Timing, zone_of
 from connmgr.secrets.loans import Loans
@@ -104,14 +108,15 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
         "notify": None if request.notify is None else _notify_of(request.notify),
     }
     new = StoredSchedule(id=str(uuid.uuid4()), name=request.name, spec=spec, due=None, next_at=None)
+    zone_of(request.timezone)
+    timing_of(new).check()
     new = _with_next_time(new, time_from_json(spec["anchor"]))
-    locked = _locked_to_schedules(_try_out(spec["run"]))
+    told = _try_out(request.run, spec["run"])
     services().vault.schedules.add(new, sees_work)
     services().schedules.changed(new, "added")
     detail(schedule=new.id)
-    if new.due is None:
-        raise InvalidRequest("until: It would never fire.")
-    return ScheduleAddResponse(schedule=new.id, next=new.due, locked=locked)
+    assert new.due is not None, "its next time was just found"  # noqa: S101
+    return ScheduleAddResponse(schedule=new.id, next=new.due, **told)
 
 
 @group.endpoint(
@@ -139,11 +144,12 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
         "lastError": None,
         "skipped": 0,
         "token": None,
+        "tokenName": None,
         "run": RUN,
         "notify": None,
     },
 )
-def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
+def update(request: ScheduleUpdateRequest) -> ScheduleUpdateResponse:
     """Change a schedule, of which only the given fields change. New times count from now.
 
     Whoever changes what runs (`run`) becomes its author: its runs have the rights of the sender from then on. Other
@@ -167,6 +173,8 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
         after = changed(now, spec={**now.spec, **changes}, name=request.name or now.name)
         if request.timezone not in (None, UTC) and after.spec["every"] is not None:
             raise InvalidRequest(f"timezone: {NO_ZONE}")
+        if request.cron is not None:
+            timing_of(after).check()
         if any(after.spec[name] != now.spec[name] for name in ("cron", "every", "timezone", "jitter", "until")):
             after = _with_next_time(after, at)
         return after
@@ -174,12 +182,13 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
     schedule = _visible_schedule(request.schedule)
     # Refused before the new run is tried out, which takes longer; decided again when it is stored.
     updated(schedule)
+    told: dict[str, Any] = {"locked": None, "warning": None}
     if request.run is not None:
         changes |= {"run": _run_of(request.run), **_author()}
-        _try_out(changes["run"])
+        told = _try_out(request.run, changes["run"])
     stored = _change(schedule, updated)
     daemon.schedules.changed(stored, "changed")
-    return _info(stored)
+    return ScheduleUpdateResponse(**vars(_info(stored)), **told)
 
 
 @group.endpoint(
@@ -275,6 +284,7 @@ def next(request: ScheduleNextRequest) -> ScheduleNextResponse:
     timing = Timing(request.cron, request.every, request.timezone, at) if schedule is None else timing_of(schedule)
     if schedule is None:
         zone_of(request.timezone)
+        timing.check()
     while moment is not None and len(times) < request.count:
         moment = timing.after(moment) if schedule is None else turn_after(schedule, moment).due
         times += [] if moment is None else [time_to_json(moment)]
@@ -300,7 +310,9 @@ def start_as(
 def _author() -> dict[str, Any]:
     """Return the members of a schedule's spec that say in whose name it runs."""
     grant = caller().grant
-    return {"token": caller().token, "lineage": [] if grant is None else grant.lineage_ids}
+    if grant is None:
+        return {"token": None, "tokenName": None, "lineage": []}
+    return {"token": grant.id, "tokenName": grant.name, "lineage": grant.lineage_ids}
 
 
 def _run_of(request: RunStartRequest) -> dict[str, Any]:
@@ -327,8 +339,11 @@ def _notify_of(notify: Notify | None) -> dict[str, Any] | None:
     return given_json(notify)
 
 
-def _try_out(run: Mapping[str, Any]) -> list[str]:
-    """Refuse a run that could not be started now, or not without a person; return its connections."""
+def _try_out(request: RunStartRequest, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse a run that could not be started now, or not without a person; return what is to be told about it.
+
+    ``run`` is what the schedule keeps of the ``request``.
+    """
     entrance = Entrance(flask.current_app._get_current_object())  # type: ignore[attr-defined]
     if caller().grant is not None:
         decided = entrance.post(caller(), "/token/check", {"path": "/run/start", "request": run})
@@ -338,8 +353,19 @@ def _try_out(run: Mapping[str, Any]) -> list[str]:
                 "fires: start it by /run/start, or have somebody add the schedule whom no rule asks.",
                 rule=decided["rule"],
             )
-    connections: list[str] = entrance.post(caller(), "/run/start", {**run, "dryRun": True})["connections"]
-    return connections
+    try:
+        tried = entrance.post(caller(), "/run/start", {**run, "dryRun": True})
+    except ConnmgrError as error:
+        if error.code == InvalidRequest.code:
+            # It names the fields of the run, which is a part of the request that its sender knows.
+            named = re.match(r"(\w+)[.:]", error.message)
+            is_field = named is not None and named[1] in {field.json for field in fields_of(RunStartRequest)}
+            error.message = f"run.{error.message}" if is_field else f"run: {error.message}"
+        raise
+    return {
+        "locked": _locked_to_schedules(tried["connections"]),
+        "warning": warning_of(request, tried["waves"], within="run."),
+    }
 
 
 def _locked_to_schedules(connections: Collection[str]) -> list[str] | None:
@@ -402,7 +428,7 @@ def _info(schedule: StoredSchedule) -> ScheduleInfo:
     spec, state = schedule.spec, None
     if schedule.last_run is not None:
         try:
-            state = services().vault.runs.get(schedule.last_run).state
+            state = services().vault.runs.kept(schedule.last_run).state
         except UnknownRun:
             state = None
     late = None if schedule.next_at is None else (services().schedules.clock() - schedule.next_at).total_seconds()
@@ -423,6 +449,8 @@ def _info(schedule: StoredSchedule) -> ScheduleInfo:
         next=None if schedule.paused is not None else schedule.due,
         overdue=schedule.paused is None and late is not None and late >= MISSED_SECONDS,
         last_state=state,
+        # Older versions did not store it.
+        token_name=spec.get("tokenName"),
         run=_shown_run(spec["run"]),
         notify=None if caller().grant is not None else notify,
     )

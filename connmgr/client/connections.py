@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from connmgr.client.group import Group
@@ -142,8 +143,13 @@ class Connections(Group):
         category: str | None = None,
         validate: bool = False,
         labels: Mapping[str, str] | None = None,
+        last_modified: datetime | None = None,
     ) -> None:
-        """Change the given fields; ``data``, with its ``type``, and ``labels`` replace all that are stored."""
+        """Change the given fields; ``data``, with its ``type``, and ``labels`` replace all that are stored.
+
+        With ``last_modified`` as it was read, the change of somebody else since then is not overwritten: the error is
+        ``connection_changed``.
+        """
         stored = None if data is None else dict(data)
         self._tell(
             "/connection/update",
@@ -154,6 +160,7 @@ class Connections(Group):
                 category=category,
                 validates=validate,
                 labels=None if labels is None else dict(labels),
+                last_modified=last_modified,
             ),
         )
 

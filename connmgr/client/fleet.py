@@ -39,6 +39,7 @@ from connmgr.contract.schedule import (
     ScheduleQueryResponse,
     ScheduleRequest,
     ScheduleTriggerResponse,
+    ScheduleUpdateResponse,
 )
 
 PAGE = 1000
@@ -118,9 +119,9 @@ class Schedules(Group):
         """Add a schedule; ``run`` and ``times`` are as ``/schedule/add`` has them in JSON."""
         return from_json(ScheduleAddResponse, self._http.post("/schedule/add", name=name, run=dict(run), **times))
 
-    def update(self, schedule: str, **fields: Any) -> ScheduleInfo:
+    def update(self, schedule: str, **fields: Any) -> ScheduleUpdateResponse:
         """Change the given fields, as ``/schedule/update`` has them in JSON."""
-        return from_json(ScheduleInfo, self._http.post("/schedule/update", schedule=schedule, **fields))
+        return from_json(ScheduleUpdateResponse, self._http.post("/schedule/update", schedule=schedule, **fields))
 
     def query(self, name: str | None = None) -> list[ScheduleInfo]:
         """Return the schedules, by their names."""

@@ -44,6 +44,12 @@ DATA = "`type` and the fields of that type, see `/connection/types`. Secrets may
 Data = Annotated[Mapping[str, Any], Keys(()), SECRET]
 Path = Annotated[tuple[str, ...], "The path, without the root."]
 ONE_ID = Annotated[str, ID]
+LastKnown = Annotated[
+    datetime | None,
+    AWARE,
+    "`lastModified` of the connection as the client knows it. If it was changed since, nothing of the request is "
+    "stored, and the answer is `connection_changed`.",
+]
 LABELS = "Labels by their names, such as `env` and `prod`, for conditions (`where`)."
 
 
@@ -264,6 +270,7 @@ class ConnectionUpdateRequest(Message):
     ] = None
     validates: Annotated[bool, Json("validate"), "Open it first, and change nothing if that fails."] = False
     labels: Annotated[Labels | None, f"All of the new labels, not only the changes. {LABELS}"] = None
+    last_modified: LastKnown = None
 
 
 class ConnectionLabelRequest(Message):
@@ -380,12 +387,7 @@ class EntryToChange(Message):
         "The category to move it to, with the connections in it that share its category.",
     ] = None
     labels: Annotated[Labels | None, "All of the new labels, as in `/connection/update`."] = None
-    last_modified: Annotated[
-        datetime | None,
-        AWARE,
-        "`lastModified` of the connection as the client knows it. If it was changed since, nothing of the request is "
-        "stored, and the answer is `connection_changed`.",
-    ] = None
+    last_modified: LastKnown = None
 
 
 class ApplyRequest(Message):

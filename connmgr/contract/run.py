@@ -168,8 +168,9 @@ class RunStartRequest(BroadcastRequest):
     ] = None
     keep: Annotated[
         int | None,
-        Range(0, 3650 * DAY),
-        "Seconds for which the run and its output are kept after its end. Without it: the daemon's `run-days`.",
+        Range(1, 3650 * DAY),
+        "Seconds for which the run and its output are kept after its end, at least one, so that somebody learns how it "
+        "went. Afterwards the run is unknown. Without it: the daemon's `run-days`.",
     ] = None
     dry_run: Annotated[bool, "True starts nothing: the answer shows what would be selected, and the waves."] = False
 
@@ -177,8 +178,8 @@ class RunStartRequest(BroadcastRequest):
         super().check()
         if self.script is not None:
             self.script.argv()
-        for value in self.waves or ():
-            share_of(value, "waves")
+        for number, value in enumerate(self.waves or ()):
+            share_of(value, f"waves.{number}")
         if self.stop_after is not None:
             share_of(self.stop_after, "stopAfter")
         self._check_meant()

@@ -160,6 +160,10 @@ class ScheduleAddResponse(Message):
         "Present if secrets of some connections are sealed to vault users alone: their ids. No run of a schedule opens "
         "such secrets; it would be `failed` there.",
     ] = None
+    warning: Annotated[
+        str | None,
+        "Present if something of `run` has no effect, as in `/run/start`.",
+    ] = None
 
 
 class SchedulePauseRequest(ScheduleRequest):
@@ -194,8 +198,16 @@ class ScheduleInfo(Message):
         int, "How many times were left out because of the run before; of one wait, at most 1,000 are counted."
     ]
     token: Annotated[str | None, "The id of the token that added it; null for the owner."]
+    token_name: Annotated[str | None, "The name of that token; null for the owner, and if it is not known."]
     run: Annotated[Mapping[str, Any], "What runs, without secrets."]
     notify: Annotated[Mapping[str, Any] | None, "Who is told, without the secret."]
+
+
+class ScheduleUpdateResponse(ScheduleInfo):
+    """The schedule as it is now; with a new ``run`` also what ``/schedule/add`` tells of that."""
+
+    locked: Annotated[list[str] | None, "With a new `run`: as in `/schedule/add`."] = None
+    warning: Annotated[str | None, "With a new `run`: as in `/schedule/add`."] = None
 
 
 class ScheduleQueryResponse(Message):

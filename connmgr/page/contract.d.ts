@@ -505,6 +505,7 @@ export interface ConnectionUpdateRequest {
   category?: string;
   validate?: boolean;
   labels?: Record<string, string>;
+  lastModified?: string;
 }
 
 export interface ControlSocketInfo {
@@ -1552,6 +1553,7 @@ export interface ScheduleAddResponse {
   schedule: string;
   next: string;
   locked?: string[];
+  warning?: string;
 }
 
 export interface ScheduleInfo {
@@ -1572,6 +1574,7 @@ export interface ScheduleInfo {
   lastError: string | null;
   skipped: number;
   token: string | null;
+  tokenName: string | null;
   run: Record<string, any>;
   notify: Record<string, any> | null;
 }
@@ -1622,6 +1625,31 @@ export interface ScheduleUpdateRequest {
   until?: string | null;
   run?: RunStartRequest;
   notify?: Notify | null;
+}
+
+export interface ScheduleUpdateResponse {
+  schedule: string;
+  name: string;
+  cron: string | null;
+  every: number | null;
+  timezone: string;
+  jitter: number;
+  overlap: string;
+  catchUp: string;
+  until: string | null;
+  next: string | null;
+  paused: string | null;
+  overdue: boolean;
+  lastRun: string | null;
+  lastState: string | null;
+  lastError: string | null;
+  skipped: number;
+  token: string | null;
+  tokenName: string | null;
+  run: Record<string, any>;
+  notify: Record<string, any> | null;
+  locked?: string[];
+  warning?: string;
 }
 
 export interface Script {
@@ -2232,7 +2260,7 @@ export interface Endpoints {
   "/schedule/remove": { request: ScheduleRequest; answer: any };
   "/schedule/resume": { request: ScheduleRequest; answer: any };
   "/schedule/trigger": { request: ScheduleRequest; answer: ScheduleTriggerResponse };
-  "/schedule/update": { request: ScheduleUpdateRequest; answer: ScheduleInfo };
+  "/schedule/update": { request: ScheduleUpdateRequest; answer: ScheduleUpdateResponse };
   "/secret/decrypt": { request: DecryptRequest; answer: DecryptResponse };
   "/secret/encrypt": { request: EncryptRequest; answer: EncryptResponse };
   "/secret/sudo": { request: SudoRequest; answer: SudoResponse };

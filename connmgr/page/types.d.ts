@@ -69,6 +69,8 @@ type Draft = {
   isNew?: boolean;
   before: Values;
   submit: (values: any) => Promise<unknown>;
+  /** Opens the form again with what is stored by now. */
+  anew?: () => Promise<unknown>;
 };
 
 type Approval = import("./contract.d.ts").ApprovalInfo;

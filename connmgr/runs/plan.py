@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 
+from connmgr.contract.message import camel_case
 from connmgr.contract.run import JOB, LONG_SECONDS, SHELL, RunStartRequest, share_of
 from connmgr.errors import InvalidRequest
 from connmgr.vault.runs import NewBatch
@@ -26,10 +27,13 @@ def waves_of(request: RunStartRequest, total: int) -> list[int]:
     :raises InvalidRequest: nothing is selected, or a wave has no target of its own.
     """
     if not total:
-        raise InvalidRequest("The selection is empty: no connection matches.")
+        filters = ("connection_filter", "category_filter", "type_filter", "where")
+        first, *others = [camel_case(name) for name in filters if getattr(request, name) is not None] or ["connections"]
+        together = f" It must match {' and '.join(others)}, too." if others else ""
+        raise InvalidRequest(f"{first}: The selection is empty: no connection matches.{together}")
     ends: list[int] = []
     for number, value in enumerate(request.waves or ()):
-        share = share_of(value, "waves")
+        share = share_of(value, f"waves.{number}")
         end = min(total, share) if isinstance(share, int) else math.ceil(share * total)
         # On a small fleet 1 and 10% may be the same target.
         if ends and end < ends[-1]:
@@ -41,15 +45,20 @@ def waves_of(request: RunStartRequest, total: int) -> list[int]:
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def warning_of(request: RunStartRequest, waves: Sequence[int]) -> str | None:
-    """Return what of the request has no effect, such as on so few targets as its ``waves`` have, or None."""
+def warning_of(request: RunStartRequest, waves: Sequence[int], within: str = "") -> str | None:
+    """Return what of the request has no effect, such as on so few targets as its ``waves`` have, or None.
+
+    ``within`` stands before the names of its fields: ``run.`` where it is part of another request.
+    """
     total, warnings = sum(waves), []
     if (failures := stop_after_of(request, total)) is not None and failures > total:
-        warnings.append(f"stopAfter: {failures} targets cannot fail, because the run has {total}: it does not stop.")
+        warnings.append(
+            f"{within}stopAfter: {failures} targets cannot fail, because the run has {total}: it does not stop."
+        )
     if len(waves) == 1 and (request.wave_pause or request.wave_approval):
-        warnings.append(f"waves: All targets ({total}) are in the first wave, so nothing waits after it.")
+        warnings.append(f"{within}waves: All targets ({total}) are in the first wave, so nothing waits after it.")
     if not request.retries and request.retry_delay != RunStartRequest.retry_delay:
-        warnings.append("retryDelay: Nothing is tried again without retries.")
+        warnings.append(f"{within}retryDelay: Nothing is tried again without retries.")
     return " ".join(warnings) or None
 
 

@@ -217,7 +217,7 @@ class Runs:
         self._membership = Membership(vault, self.name, settings.run_lease)
         self._lock = threading.Lock()
         self._poller = Poller("runs", self._turn, RETRY_SECONDS, logger)
-        self._tidied = self._sized = float("-inf")
+        self._tidies_at = self._sized = float("-inf")
         self.full: set[str] = set()
         """The runs whose further outputs are not kept."""
 
@@ -243,6 +243,9 @@ class Runs:
     def begin(self) -> None:
         """Go on with the runs that are under way, as the daemon starts."""
         if self._vault.database.is_shared or self._vault.runs.are_under_way():
+            self.poke()
+        elif self._vault.runs.next_expiry() is not None:
+            # Nobody else erases what was to be kept for a time.
             self.poke()
 
     def poke(self) -> None:
@@ -389,9 +392,9 @@ class Runs:
 
     def _turn(self) -> float | None:
         """Take part in the runs that are under way, and return the seconds until the next turn; None: when poked."""
-        if time.monotonic() - self._tidied > TIDY_SECONDS:
-            self._tidied = time.monotonic()
+        if time.monotonic() >= self._tidies_at:
             self._vault.runs.remove_expired()
+            self._tidies_at = time.monotonic() + TIDY_SECONDS
         if self.active and time.monotonic() - self._sized > SIZE_SECONDS:
             self._sized = time.monotonic()
             before, self.full = self.full, self._vault.runs.full()
@@ -407,7 +410,7 @@ class Runs:
             self._forget_ended((), submitted)
             self._publish_states({})
             if not shared:
-                return None
+                return self._until_tidied()
             if time.monotonic() >= self._rests_at:
                 self._membership.rest()
                 return IDLE_SECONDS
@@ -418,6 +421,14 @@ class Runs:
         self._membership.take_over()
         self._look(submitted, under_way)
         return TICK_SECONDS
+
+    def _until_tidied(self) -> float | None:
+        """Return after how many seconds to remove runs whose time is over then; None if that of none ever is."""
+        left = self._vault.runs.next_expiry()
+        if left is None:
+            return None
+        self._tidies_at = min(self._tidies_at, time.monotonic() + left)
+        return max(0.0, self._tidies_at - time.monotonic())
 
     def _look(self, submitted: Iterable[str], under_way: Mapping[str, tuple[str, bool]]) -> None:
         """Start drivers, and wake those whose run has changed; the arguments as :meth:`_forget_ended` has them."""

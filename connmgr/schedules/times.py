@@ -29,6 +29,15 @@ MOST_COUNTED = 1000
 _FIELD = re.compile(r"[0-9A-Za-z*,/?#-]+\Z", re.ASCII)
 _RANDOM = re.compile(r"(?<![A-Za-z])[HhRr](?![A-Za-z])")
 _FIELD_NAMES = ("a second", "a minute", "an hour", "a day of a month", "a month", "a weekday")
+_FIELD_BOUNDS = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_VALUES = {name: number for names, first in ((_MONTHS, 1), (_WEEKDAYS, 0)) for number, name in enumerate(names, first)}
+"""The numbers of names; both kinds are read in both fields, for croniter has refused the wrong ones."""
+
+_PART = re.compile(r"(?:\*|([0-9]+|[a-z]{3})(?:-([0-9]+|[a-z]{3}))?)(?:/([0-9]+))?\Z")
+"""A part of a field between commas, in lower case: its first and last value and its step. Others are ``l``, ``5#3``."""
+
 _NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -65,8 +74,17 @@ class Timing:
     anchor: datetime
 
     def check(self) -> None:
-        """Raise :class:`InvalidRequest` unless it fires at least once after its anchor."""
+        """Raise :class:`InvalidRequest` unless it fires after its anchor, and at the times that its author must mean.
+
+        What was stored earlier fires as it did, also where this would refuse it.
+        """
         self.after(self.anchor)
+        if self.cron is None:
+            return
+        for text, (low, high) in zip(self._fields, _FIELD_BOUNDS, strict=True):
+            for part in text.lower().split(","):
+                if (why := _mistaken(part, low, high)) is not None:
+                    raise InvalidRequest(f"cron: {self.cron!r}: {why}")
 
     def after(self, moment: datetime) -> datetime:
         """Return the first time after ``moment``, in UTC.
@@ -163,6 +181,39 @@ class Timing:
             if first == change:
                 return change
             moment = change
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else _VALUES[text]
+
+
+def _mistaken(part: str, low: int, high: int) -> str | None:
+    """Return why a part of a field, which has a meaning, hardly has the one that was meant, and what to write; or None.
+
+    A range that goes backwards is 5 to 59 and 0 to 3 for croniter, but 3-3 is everything.
+    """
+    matched = _PART.match(part)
+    if matched is None:
+        return None
+    first, last, step = (None if text is None else _number(text) for text in matched.groups())
+    begin, end = low if first is None else first, high if last is None else last
+    if last is not None and begin == last:
+        return f"{part} is one value: write {begin}."
+    if begin > high:
+        # A Sunday may be 7.
+        begin = low
+    if begin > end:
+        each = "" if step is None else f"/{step}"
+        parts = [
+            f"{first}" if first == last else f"{first}-{last}{each}" for first, last in ((begin, high), (low, end))
+        ]
+        return f"{part} goes backwards: write {','.join(parts)}."
+    if step is not None and step > end - begin + 1:
+        return (
+            f"{part} is {begin} alone, because the step is longer than {begin} to {end}: write {begin}, or in place of "
+            "cron give `every`, which counts seconds."
+        )
+    return None
 
 
 def _offset(moment: datetime, zone: tzinfo) -> timedelta:

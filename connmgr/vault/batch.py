@@ -10,8 +10,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from connmgr.contract.message import time_to_json
-from connmgr.errors import ConnectionChanged
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import connection_rows, dependencies
 from connmgr.vault.categories import Categories, Path
@@ -140,7 +138,8 @@ class Batches:
         is_visible: Callable[[str], bool],
         token: str | Literal[False] | None,
     ) -> Applied:
-        _require_unchanged(tx, batch.changes)
+        known = {change.id: change.known for change in batch.changes if change.known is not None}
+        connection_rows.require_unchanged(tx, known)
         paths = list(dict.fromkeys(batch.paths()))
         ids, new_categories = self._categories.ensure_within(tx, paths)
         additions = _Additions(tx, self._key, batch.additions, is_visible, token)
@@ -158,20 +157,6 @@ class Batches:
         connection_rows.require(tx, batch.removals)
         removed = self._connections.remove_within(tx, batch.removals) if batch.removals else Removed()
         return Applied(ids, new_categories, added, stale, removed, moved)
-
-
-def _require_unchanged(tx: sa.Connection, changes: Iterable[Change]) -> None:
-    """Return if the connections are as they are known.
-
-    :raises ConnectionChanged: one is not.
-    """
-    known = {change.id: change.known for change in changes if change.known is not None}
-    for id, row in connection_rows.by_id(tx, known).items():
-        if row["last_modified"] != known[id]:
-            raise ConnectionChanged(
-                f"{row['path']} was changed at {time_to_json(row['last_modified'])}, after it was read, so nothing was "
-                "stored: read it again, and repeat what is still to be changed."
-            )
 
 
 def as_fields(content: Content) -> dict[str, Any]:

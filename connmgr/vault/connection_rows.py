@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from connmgr.errors import ConnectionCycle, IntegrityError, UnknownCategory, UnknownConnection
+from connmgr.contract.message import time_to_json
+from connmgr.errors import ConnectionChanged, ConnectionCycle, IntegrityError, UnknownCategory, UnknownConnection
 from connmgr.plugin import AnyConnectionType, Tunnel, Wrapper
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault.names import LOCAL, SEPARATOR, segment, with_elevation
@@ -270,6 +271,19 @@ def basis(tx: sa.Connection, id: str) -> tuple[str, str] | None:
 def require(tx: sa.Connection, ids: Iterable[str]) -> None:
     """Raise :class:`UnknownConnection` unless all rows ``ids`` exist."""
     _by_id(tx, ids, _IDS)
+
+
+def require_unchanged(tx: sa.Connection, known: Mapping[str, datetime]) -> None:
+    """Return if the connections were last changed at the times that are ``known`` of them.
+
+    :raises ConnectionChanged: one was changed later.
+    """
+    for id, row in by_id(tx, known).items():
+        if row["last_modified"] != known[id]:
+            raise ConnectionChanged(
+                f"{row['path']} was changed at {time_to_json(row['last_modified'])}, after it was read, so nothing was "
+                "stored: read it again, and repeat what is still to be changed."
+            )
 
 
 def require_category(tx: sa.Connection, id: str) -> None:

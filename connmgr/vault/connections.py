@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
@@ -221,10 +222,17 @@ class Connections:
 
         return self._database.write(work)
 
-    def update(self, id: str, **given: Any) -> list[str]:
-        """Change the given fields of a connection, as :meth:`update_within` does, in a transaction of its own."""
-        erases = given.get("data") is not None
-        return self._database.write(lambda tx: self.update_within(tx, id, **given), erases=erases)
+    def update(self, id: str, *, known: datetime | None = None, **given: Any) -> list[str]:
+        """Change the given fields of a connection, as :meth:`update_within` does, in a transaction of its own.
+
+        :raises ConnectionChanged: it was changed since the time that is ``known`` as that of its last change.
+        """
+
+        def work(tx: sa.Connection) -> list[str]:
+            connection_rows.require_unchanged(tx, {} if known is None else {id: known})
+            return self.update_within(tx, id, **given)
+
+        return self._database.write(work, erases=given.get("data") is not None)
 
     def update_within(
         self,

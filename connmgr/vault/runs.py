@@ -367,6 +367,9 @@ class StoredRuns:
         if new.key is not None:
             # `IS NOT DISTINCT FROM`, on SQLite `IS`: the owner's runs have no token.
             same = sa.select(runs.c.id).where(runs.c.key == new.key, runs.c.token.is_not_distinct_from(new.token))
+            # A run whose time is over is not found by its key either, until it is removed.
+            over = same.where(runs.c.expires <= self._now(tx))
+            tx.execute(runs.update().where(runs.c.id.in_(over)).values(key=None))
             if (existing := tx.scalar(same)) is not None:
                 former = self._stored(tx.execute(_SHOWN.where(runs.c.id == existing)).mappings().one())
                 # Older versions did not store what was asked for.
@@ -425,11 +428,18 @@ class StoredRuns:
         return new.id, True
 
     def get(self, id: str) -> StoredRun:
-        """Return the run ``id``, or raise :class:`UnknownRun`."""
+        """Return the run ``id``, or raise :class:`UnknownRun`. It may be one whose time is over."""
         row = self._database.read(lambda tx: tx.execute(_SHOWN.where(runs.c.id == id)).mappings().one_or_none())
         if row is None:
             raise UnknownRun(id)
         return self._stored(row)
+
+    def kept(self, id: str) -> StoredRun:
+        """Return the run ``id`` for a client, or raise :class:`UnknownRun`, also about one whose time is over."""
+        run = self.get(id)
+        if run.expires is not None and run.expires <= self.time():
+            raise UnknownRun(id)
+        return run
 
     def find(
         self,
@@ -439,8 +449,10 @@ class StoredRuns:
         limit: int | None = None,
         is_wanted: Callable[[StoredRun], bool] = lambda _: True,
     ) -> list[StoredRun]:
-        """Return the runs in one of ``states``, newest first, at most ``limit`` of those that ``is_wanted``."""
-        conditions: list[Any] = [] if states is None else [runs.c.state.in_(states)]
+        """Return the kept runs in one of ``states``, newest first, at most ``limit`` of those that ``is_wanted``."""
+        conditions: list[Any] = [sa.or_(runs.c.expires.is_(None), runs.c.expires > self.time())]
+        if states is not None:
+            conditions.append(runs.c.state.in_(states))
         if name is not None:
             conditions.append(runs.c.name == name)
         query = _SHOWN.where(*conditions).order_by(runs.c.submitted.desc(), runs.c.id)
@@ -635,6 +647,11 @@ class StoredRuns:
             *(removed, MAX_KEPT, MAX_KEPT_BYTES >> 30),
         )
         return removed
+
+    def next_expiry(self) -> float | None:
+        """Return in how many seconds the time of a run is over, 0 if it is already; None if that of none ever is."""
+        first, at = self._database.read(lambda tx: (tx.scalar(sa.select(sa.func.min(runs.c.expires))), self._now(tx)))
+        return None if first is None else max(0.0, (first - at).total_seconds())
 
     def full(self) -> set[str]:
         """Return the runs under way whose outputs are not kept any more: they, or those of their token, have too many.

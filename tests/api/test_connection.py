@@ -194,6 +194,18 @@ def test_connections_live_in_the_category_of_the_one_they_are_in_and_move_with_i
     assert info(client, www)["name"] == ["old", "root", "www"]
 
 
+def test_an_update_of_what_somebody_has_changed_since_is_refused(client: Client) -> None:
+    web = client.connection.add("web", {"type": "ssh", "host": "web.example"})
+    [read] = client.connection.info([web])
+    client.connection.update(web, labels={"env": "prod"}, last_modified=read.last_modified)
+    with pytest.raises(ClientError) as caught:
+        client.connection.update(web, name="mine", labels={"tier": "1"}, last_modified=read.last_modified)
+    assert (caught.value.code, caught.value.status) == ("connection_changed", 409)
+    assert caught.value.message.startswith("web was changed at 20")
+    [after] = client.connection.info([web])
+    assert (after.name, after.labels) == (("web",), {"env": "prod"})
+
+
 def test_an_update_at_fault_changes_nothing(client: Client) -> None:
     id = add(client, "box", SSH)
     before = info(client, id)

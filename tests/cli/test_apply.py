@@ -201,6 +201,23 @@ def test_on_a_terminal_it_asks(clean_connmgr: CommandLine, tmp_path: Path) -> No
         assert {"/".join(one["name"]) for one in found if one["type"] != "local"} == expected
 
 
+def test_a_change_of_somebody_else_meanwhile_stays(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+    clean_connmgr("apply", "-f", write(tmp_path, TEAM), "--yes")
+    file = write(tmp_path, TEAM.replace("hop.example", "hop2.example").replace("web.example", "web2.example"))
+    terminal = clean_connmgr.on_terminal("apply", "-f", file)
+    terminal.expect_exact("Apply this?")
+    clean_connmgr("edit", "hop", "port=2200")
+    terminal.sendline("y")
+    code, shown = finish(terminal)
+    assert code == 1, shown
+    assert "hop was changed at " in shown, shown
+    assert "That change stays, and nothing was stored; the same command once more compares anew" in shown, shown
+    assert (data(clean_connmgr, "hop")["host"], data(clean_connmgr, "hop")["port"]) == ("hop.example", 2200)
+    assert data(clean_connmgr, "web")["host"] == "web.example"
+    clean_connmgr("apply", "-f", file, "--yes")
+    assert [data(clean_connmgr, name)["host"] for name in ("hop", "web")] == ["hop2.example", "web2.example"]
+
+
 @pytest.mark.parametrize(
     "text", ["connmgr: 2001-99-99", "a: !!int x", "[" * 5000, '{"a":' * 100_000, "a: !!timestamp x"]
 )

@@ -342,6 +342,18 @@ class TestChanges:
         assert connmgr.daemon.client.secret.decrypt(sealed) == "other"
         assert "Nothing to change" in connmgr("edit", "web", code=2).errors
 
+    def test_fields_that_others_change_at_the_same_time_stay(self, connmgr: CommandLine) -> None:
+        connmgr("add", "ssh", "web", "host=web.example", "port=2222")
+        terminal = connmgr.on_terminal("edit", "web", "--secret", "password")
+        # It has read the connection, and now waits for a person.
+        terminal.expect_exact("password:")
+        connmgr("edit", "web", "port=2200")
+        terminal.sendline("hunter2")
+        assert finish(terminal)[0] == 0
+        changed = data(connmgr, "web")
+        assert changed["port"] == 2200
+        assert connmgr.daemon.client.secret.decrypt(changed["password"]) == "hunter2"
+
     def test_a_connection_moves_to_another_name_and_category(self, connmgr: CommandLine) -> None:
         id = add(connmgr, "web")
         connmgr("category", "add", "a/b")

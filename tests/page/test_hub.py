@@ -101,6 +101,35 @@ def test_a_change_is_stored_and_undone(clean_daemon: Daemon, visitor: Visitor) -
     assert stored["rawData"] == before["rawData"]
 
 
+def test_what_somebody_else_has_saved_meanwhile_stays(clean_daemon: Daemon, visitor: Visitor) -> None:
+    [id] = apply(clean_daemon, machine("web1", "prod", host="192.0.2.1"))
+    page = visitor.opened(clean_daemon, "#/hub/prod/web1")
+    page.get_by_role("button", name="Edit").click()
+    dialog = page.get_by_role("dialog", name="Edit web1")
+    dialog.get_by_label("Host", exact=True).fill("192.0.2.99")
+    clean_daemon.client.connection.update(id, data={"type": "ssh", "host": "192.0.2.1", "port": 2200})
+    dialog.get_by_role("button", name="Save").click()
+    dialog.get_by_text("Somebody else has saved this connection").wait_for()
+    visitor.forgive("409")
+    # The text of the person is there until they let it go.
+    assert dialog.get_by_label("Host", exact=True).input_value() == "192.0.2.99"
+    dialog.get_by_role("button", name="Open it anew").click()
+    dialog.get_by_text("Somebody else has saved this connection").wait_for(state="detached")
+    assert dialog.get_by_label("Host", exact=True).input_value() == "192.0.2.1"
+    dialog.get_by_label("Host", exact=True).fill("192.0.2.98")
+    dialog.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Undo").wait_for()
+    [info] = clean_daemon.client.connection.info([id])
+    assert (info.data["host"], info.data["port"]) == ("192.0.2.98", 2200)
+    # Taking one's own change back does not take back another's after it.
+    clean_daemon.client.connection.label([id], {"env": "prod"})
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_text("was changed at").wait_for()
+    [info] = clean_daemon.client.connection.info([id])
+    assert (info.data["host"], info.labels) == ("192.0.2.98", {"env": "prod"})
+    visitor.forgive("409")
+
+
 def test_a_secret_is_fetched_from_elsewhere(clean_daemon: Daemon, visitor: Visitor) -> None:
     def stored(id: str) -> Any:
         answer = send(clean_daemon.url, "/connection/info", {"connections": [id]}, bearer(clean_daemon))

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from connmgr.client import LOCAL_MACHINE
 from tests.daemon import Daemon
 from tests.page.axe import hindrances
 from tests.page.browser import PHONE
+from tests.rights.wire import create
 
 if TYPE_CHECKING:
     from tests.page.conftest import Visit
@@ -104,3 +106,26 @@ def test_what_fires_often_is_told_once_a_day(clean_daemon: Daemon, visit: Visit)
     assert hindrances(page) == []
     for one in clean_daemon.client.post("/schedule/query")["schedules"]:
         clean_daemon.client.post("/schedule/remove", schedule=one["schedule"])
+
+
+def test_who_added_a_schedule_has_a_name(clean_daemon: Daemon, visit: Visit) -> None:
+    holder = create(clean_daemon, "shell.any", name="nightly <backup>")
+    run = {"connections": [LOCAL_MACHINE], "command": "true"}
+    schedule = holder.ok("/schedule/add", name="theirs", every=3600, run=run)["schedule"]
+    page = visit().opened(clean_daemon, f"#/schedules/{schedule}")
+    link = page.get_by_role("complementary", name="Schedules").get_by_role("link", name="nightly <backup>", exact=True)
+    link.wait_for()
+    assert (link.get_attribute("href") or "").endswith(holder.id)
+
+
+def test_what_of_a_schedule_has_no_effect_is_told(clean_daemon: Daemon, visit: Visit) -> None:
+    page = visit().opened(clean_daemon, "#/schedules")
+    page.get_by_role("button", name="Add a schedule").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("backup")
+    dialog.get_by_label("Command").fill("true")
+    dialog.get_by_label("On the machines").fill("local machine")
+    dialog.get_by_label("When").fill("12h")
+    dialog.get_by_label("Stop after so many failures").fill("5")
+    dialog.get_by_role("button", name="Add").click()
+    page.get_by_text("run.stopAfter: 5 targets cannot fail").wait_for()

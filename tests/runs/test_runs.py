@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -214,21 +216,50 @@ def test_a_dry_run_shows_the_selection_and_begins_nothing(hosts: Hosts) -> None:
     assert len(hosts.client.runs.query(limit=1000)) == before
 
 
+def test_a_run_is_unknown_once_its_time_is_over(hosts: Hosts) -> None:
+    run = hosts.start(hosts.noting("brief"), 1, keep=1, key="brief", name="brief")
+    eventually(lambda: hosts.client.runs.query(name="brief"), "it stays", holds=lambda found: not found)
+    assert hosts.begun("brief") == ["0"]
+    for ask in (hosts.client.runs.info, lambda id: list(hosts.client.runs.targets(id)), hosts.client.runs.remove):
+        with pytest.raises(ClientError, match="Unknown run"):
+            ask(run)
+    # Its key is free: what was started with it is not kept.
+    again = hosts.client.runs.start(connections=hosts.ids[:1], command=hosts.noting("brief"), keep=1, key="brief")
+    assert (again.is_kept, again.run != run) == (None, True)
+    # The vault does not keep what nobody may read, although nobody begins another run.
+    with closing(sqlite3.connect(hosts.daemon.data_dir / "vault.db")) as vault:
+        rows = partial(vault.execute, "SELECT count(*) FROM run WHERE id IN (?, ?)", (run, again.run))
+        eventually(lambda: rows().fetchone(), "it is not removed", holds=lambda count: count == (0,))
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"waves": [0]}, "waves: 0 is not at least 1."),
-        ({"waves": ["200%"]}, "waves: A share is above 0% and at most 100%, not 200%."),
-        ({"waves": ["0%"]}, "waves: A share is above 0% and at most 100%, not 0%."),
-        ({"waves": [True]}, 'waves: Neither a number of targets nor a share such as "10%".'),
+        ({"waves": [0]}, "waves.0: 0 is not at least 1."),
+        ({"waves": [1, "200%"]}, "waves.1: A share is above 0% and at most 100%, not 200%."),
+        ({"waves": ["0%"]}, "waves.0: A share is above 0% and at most 100%, not 0%."),
+        ({"waves": [1, "50%", True]}, 'waves.2: Neither a number of targets nor a share such as "10%".'),
         ({"waves": ["50%", 2]}, "waves.1: Smaller than the wave before it: 2 targets after 6."),
         ({"stop_after": "101%"}, "stopAfter: A share is above 0% and at most 100%, not 101%."),
         ({"stop_after": 0}, "stopAfter: 0 is not at least 1."),
-        ({"connections": []}, "The selection is empty: no connection matches."),
-        ({"connections": None, "connection_filter": "nothing*"}, "The selection is empty: no connection matches."),
+        ({"connections": []}, "connections: The selection is empty: no connection matches."),
+        (
+            {"connections": None, "connection_filter": "nothing*"},
+            "connectionFilter: The selection is empty: no connection matches.",
+        ),
+        ({"connections": None, "where": "env=none"}, "where: The selection is empty: no connection matches."),
+        (
+            {"connections": None, "connection_filter": "host*", "typeFilter": "ssh", "where": "env=none"},
+            "connectionFilter: The selection is empty: no connection matches. It must match typeFilter and where, too.",
+        ),
         # What an empty variable of a script leaves chooses nothing, and not everything.
-        ({"connections": None, "connection_filter": ""}, "The selection is empty: no connection matches."),
-        ({"connections": None, "categoryFilter": ""}, "The selection is empty: no connection matches."),
+        (
+            {"connections": None, "connection_filter": ""},
+            "connectionFilter: The selection is empty: no connection matches.",
+        ),
+        ({"connections": None, "categoryFilter": ""}, "categoryFilter: The selection is empty: no connection matches."),
+        # Nobody would learn how it went.
+        ({"keep": 0}, "keep: "),
         ({"connections": None, "where": " "}, "where: It is blank."),
         ({"waveApproval": True}, "waveApproval: There is nothing between waves without waves"),
         ({"wavePause": 300}, "wavePause: There is nothing between waves without waves"),

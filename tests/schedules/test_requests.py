@@ -166,8 +166,14 @@ def test_a_trigger_is_beside_the_times(client: Client, tmp_path: Path) -> None:
         ({"every": 0}, "every"),
         ({"every": 60, "overlap": "both"}, "overlap"),
         ({"every": 60, "timezone": "Europe/Vienna"}, "timezone: It would have no effect beside every"),
-        ({"every": 60, "run": {"connectionFilter": "nothing", "command": "true"}}, "The selection is empty"),
-        ({"every": 60, "run": {**on_local("true"), "waves": ["200%"]}}, "waves"),
+        (
+            {"every": 60, "run": {"connectionFilter": "nothing", "command": "true"}},
+            "run.connectionFilter: The selection is empty",
+        ),
+        ({"every": 60, "run": {"connections": [], "command": "true"}}, "run.connections: The selection is empty"),
+        ({"every": 60, "run": {**on_local("true"), "waves": [1, "200%"]}}, "run.waves.1: A share"),
+        ({"every": 60, "run": {"connections": [LOCAL], "facts": ["nonsense"]}}, "run.facts: "),
+        ({"cron": "*/90 * * * *"}, "cron: '*/90 * * * *': */90 is 0 alone"),
         ({"every": 60, "run": {**on_local("true"), "key": "k"}}, "run.key: Not for the runs of a schedule."),
         # The thread of all schedules would wait.
         ({"every": 60, "run": {**on_local("true"), "wait": 60}}, "run.wait: Not for the runs of a schedule."),
@@ -188,6 +194,23 @@ def test_bad_input_is_told(client: Client, fields: dict[str, Any], reason: str) 
     assert reason in refused.value.message
     assert refused.value.status == 400
     assert client.schedules.query() == []
+
+
+def test_what_of_a_run_has_no_effect_is_told(client: Client) -> None:
+    run: dict[str, Any] = {**on_local("true"), "retryDelay": 3}
+    said = "run.retryDelay: Nothing is tried again without retries."
+    assert client.schedules.add("one", every=3600, run=run).warning == said
+    assert client.schedules.add("two", every=3600, run={**run, "retries": 1}).warning is None
+    assert client.schedules.update("two", jitter=1).warning is None
+    assert client.schedules.update("two", run={**run, "stopAfter": 5}).warning == (
+        f"run.stopAfter: 5 targets cannot fail, because the run has 1: it does not stop. {said}"
+    )
+    with pytest.raises(ClientError, match=r"^run\.connectionFilter: The selection is empty"):
+        client.schedules.update("two", run={"connectionFilter": "nothing", "command": "true"})
+    with pytest.raises(ClientError, match=r"^cron: '5-3 "):
+        client.schedules.update("two", cron="5-3 * * * *")
+    with pytest.raises(ClientError, match=r"^cron: '5-3 "):
+        client.schedules.next(cron="5-3 * * * *")
 
 
 def test_a_secret_argument_of_a_saved_command_is_not_shown(client: Client) -> None:
@@ -223,11 +246,13 @@ def test_two_schedules_of_one_name_are_refused(client: Client) -> None:
 
 
 def test_a_hidden_schedule_is_not_found_out_by_its_name(kept: Daemon, client: Client) -> None:
-    holder, other = (create(kept, "shell.any", "token.create") for _ in range(2))
+    holder, other = (create(kept, "shell.any", "token.create", name=name) for name in ("holder", "other"))
     run = on_local("true")
     ids = [client.schedules.add("nightly", every=3600, run=run).schedule]
     ids += [one.ok("/schedule/add", name="nightly", every=3600, run=run)["schedule"] for one in (holder, other)]
     assert len(set(ids)) == 3
+    whose = {one.schedule: (one.token, one.token_name) for one in client.schedules.query()}
+    assert [whose[id] for id in ids] == [(None, None), (holder.id, "holder"), (other.id, "other")]
     # Among those that one sees, names are unique.
     assert holder.refused("/schedule/add", name="nightly", every=60, run=run) == "schedule_exists"
     assert holder.create("shell.any").ok("/schedule/add", name="nightly", every=60, run=run)["schedule"] not in ids

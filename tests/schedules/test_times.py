@@ -107,6 +107,21 @@ def test_an_interval_counts_from_its_anchor() -> None:
 @pytest.mark.parametrize(
     ("cron", "reason"),
     [
+        ("*/90 * * * *", "cron: '*/90 * * * *': */90 is 0 alone, because the step is longer than 0 to 59: write 0"),
+        ("0/90 * * * *", "0/90 is 0 alone"),
+        ("*/90 0 * * * *", "*/90 is 0 alone"),
+        ("0 */25 * * *", "*/25 is 0 alone"),
+        ("0 0 */32 * *", "*/32 is 1 alone"),
+        ("0 0 1 */13 *", "*/13 is 1 alone"),
+        ("0 0 * * */8", "*/8 is 0 alone"),
+        ("0 9-17/24 * * *", "9-17/24 is 9 alone, because the step is longer than 9 to 17"),
+        ("5,55/10 * * * *", "55/10 is 55 alone"),
+        # croniter takes the first of them as 56 minutes of each hour, and 3-3 as all.
+        ("5-3 * * * *", "cron: '5-3 * * * *': 5-3 goes backwards: write 5-59,0-3."),
+        ("3-3 * * * *", "3-3 is one value: write 3."),
+        ("0 23-1/2 * * *", "23-1/2 goes backwards: write 23,0-1/2."),
+        ("0 0 * * Fri-mon", "fri-mon goes backwards: write 5-6,0-1."),
+        ("0 0 1 dec-jan *", "dec-jan goes backwards: write 12,1."),
         ("0 0 31 2 *", "cron: '0 0 31 2 *': it never fires."),
         ("0 0 30 2 *", "it never fires"),
         ("0 0 31 4,6,9,11 *", "it never fires"),
@@ -137,3 +152,34 @@ def test_a_leap_day_comes_again_after_eight_years() -> None:
 def test_a_zone_that_does_not_exist_is_told(name: str) -> None:
     with pytest.raises(InvalidRequest, match="There is no time zone"):
         zone_of(name)
+
+
+@pytest.mark.parametrize(
+    "cron",
+    [
+        *(
+            "*/60 * * * *",
+            "*/30 */24 * * *",
+            "7/15 * * * *",
+            "50/10 * * * *",
+            "0 0 * * 7",
+            "0 0 * * 5-7",
+            "0 0 * * 7-1",
+        ),
+        *(
+            "0 0 * * sun-tue",
+            "0 0 1-31/2 jan,jul *",
+            "0 0 l * *",
+            "0 0 * * 5#3",
+            "0 0 ? * MON",
+            "@weekly",
+            "00 08 * * *",
+        ),
+    ],
+)
+def test_what_has_one_meaning_is_taken(cron: str) -> None:
+    Timing(cron, None, "UTC", BACK).check()
+
+
+def test_a_stored_schedule_fires_as_it_did() -> None:
+    assert times("*/90 * * * *", BACK, 2, "UTC") == ["25. 02:00:00 +0000", "25. 03:00:00 +0000"]

@@ -30,8 +30,9 @@ from connmgr.cli.selection import (
     select_connections,
     selecting,
 )
-from connmgr.client import Client, Connection, ConnectionType
+from connmgr.client import Client, ClientError, Connection, ConnectionType
 from connmgr.client.names import full_path
+from connmgr.contract.message import time_to_json
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -201,27 +202,53 @@ def edit(
     # A secret is asked for once, however many connections get it.
     ask = functools.cache(ask_secrets)
     connections = client.connection.info(ids)
-    changed = {
-        connection.id: _data(client, connection, assignments, secrets, sources, unset, ask)
-        for connection in connections
-    }
+    data_of = functools.partial(
+        _data, client, assignments=assignments, secrets=secrets, sources=sources, unset=unset, ask=ask
+    )
+    changed = [(connection, data_of(connection)) for connection in connections]
     what = [*(word.partition("=")[0] for word in assignments), *secrets, *(field for field, _ in sources), *unset]
     rows = [("change", full_path(connection), ", ".join(what)) for connection in connections]
     asks = everywhere and means_many(names, choice)
     question = f"Change {plural(len(rows), 'connection')}? Their shells are stopped."
     if not confirm(rows, question, yes=yes, dry_run=dry_run, asks=asks):
         return
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            _store(client, changed, validate=validate)
+            break
+        except ClientError as error:
+            if error.code != "connection_changed" or not left:
+                raise
+        # Somebody else has changed one meanwhile: the fields of this command are put into what is there now.
+        changed = [(connection, data_of(connection)) for connection in client.connection.info(ids)]
+
+
+ATTEMPTS = 5
+"""How often fields are put into connections that others change at the same time."""
+
+
+def _store(client: Client, changed: Sequence[tuple[Connection, dict[str, Any]]], *, validate: bool) -> None:
+    """Store the data of connections as they were read.
+
+    :raises ClientError: with the code ``connection_changed`` if one was changed since.
+    """
     # With --validate each is opened before it is stored, which a batch in one transaction cannot wait for.
-    if len(ids) == 1 or validate:
-        for id, data in changed.items():
-            client.connection.update(id, data=data, validate=validate)
-    else:
-        client.connection.apply(change=[{"connection": id, "data": data} for id, data in changed.items()])
+    if len(changed) == 1 or validate:
+        for read, data in changed:
+            client.connection.update(read.id, data=data, validate=validate, last_modified=read.last_modified)
+        return
+    client.connection.apply(
+        change=[
+            {"connection": read.id, "data": data, "lastModified": time_to_json(read.last_modified)}
+            for read, data in changed
+        ]
+    )
 
 
 def _data(
     client: Client,
     stored: Connection,
+    *,
     assignments: tuple[str, ...],
     secrets: tuple[str, ...],
     sources: tuple[tuple[str, str], ...],

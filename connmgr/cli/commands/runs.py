@@ -179,7 +179,7 @@ def run() -> None:
 @click.option("--name", metavar="NAME", help="A name to find the run by.")
 @click.option("--key", metavar="KEY", help="Begin no run if there is already one with this key.")
 @click.option(
-    "--keep", metavar="TIME", type=Duration(least=0), help="How long it is kept after its end, 30d by default."
+    "--keep", metavar="TIME", type=Duration(least=1), help="How long it is kept after its end, 30d by default."
 )
 @click.option("--stdin", "reads", is_flag=True, help="Pass all of standard input to each command; at most 11 MiB.")
 @click.option("-n", "--no-stdin", "no_input", is_flag=True, help="Leave standard input unread.")
@@ -744,6 +744,8 @@ def add_schedule(
         if added.locked is not None:
             count = plural(len(added.locked), "connection")
             click.echo(f"The secrets of {count} are sealed to vault users alone: its runs fail there.", err=True)
+        if added.warning is not None:
+            click.echo(visible(added.warning), err=True)
         click.echo(f"{added.schedule}  next {_ahead(added.next)}")
 
 

@@ -161,6 +161,9 @@ class Entry:
     """Secrets for a connection that is added, by their places such as ``identity.passphrase``; a stored one keeps its
     own."""
 
+    known: str | None = None
+    """When the stored connection was last changed, as it was read."""
+
     changed: list[str] = field(default_factory=list)
     """What it changes in the stored connection: ``name``, ``category``, ``labels``, fields of the data."""
 
@@ -257,6 +260,7 @@ def settle(entry: Entry, id: str, stored: Stored | None) -> None:
     entry.id, entry.outcome = id, PRESENT
     if stored is None:
         return
+    entry.known = stored.infos[id]["lastModified"]
     entry.changed = stored.differences(id, entry.data)
     if entry.category is not None and fold(entry.category) != stored.category(id):
         entry.changed.insert(0, "category")
@@ -314,6 +318,8 @@ def carry_out(
         try:
             applied = client.connection.apply(categories=paths, **fields)
         except ClientError as error:
+            if error.code == "connection_changed":
+                raise Failure(f"{error.message.partition(',')[0]}, while this command compared. {_STAYS}") from error
             raise Failure(_with_keys(error.message, {"add": new, "change": changes})) from error
     by_id = {id: entry.key for entry, (id, fresh) in zip(new, applied.added, strict=True) if fresh}
     for entry, (id, fresh) in zip(new, applied.added, strict=True):
@@ -322,6 +328,9 @@ def carry_out(
             entry.note = f"the same as {by_id.get(id, id)}"
     for entry in (*changes, *removals):
         entry.outcome = DONE[entry.outcome]
+
+
+_STAYS = "That change stays, and nothing was stored; the same command once more compares anew, and shows what is left."
 
 
 def _body(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -333,7 +342,9 @@ def _body(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
 def _changes(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
     body = _body(entry, labels) | {"name": entry.name}
     changed = {name if name in ("name", "category", "labels") else "data" for name in entry.changed}
-    return {"connection": entry.id, **{name: value for name, value in body.items() if name in changed}}
+    # What somebody else has changed since it was read stays.
+    known = {} if entry.known is None else {"lastModified": entry.known}
+    return {"connection": entry.id, **known, **{name: value for name, value in body.items() if name in changed}}
 
 
 def _with_keys(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:

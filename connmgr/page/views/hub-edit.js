@@ -1,10 +1,10 @@
 // Adding and changing a connection, by a form that its type's schema makes; and adding a category.
 
-import { call } from "../core/api.js";
+import { ApiError, call } from "../core/api.js";
 import { Fields, Form, form } from "../core/forms.js";
 import { address, go } from "../core/navigate.js";
 import { infoOf, refresh, store } from "../core/store.js";
-import { html, openDialog, text, toast, useState } from "../core/ui.js";
+import { doing, html, openDialog, text, toast, useState } from "../core/ui.js";
 
 /** Types that most people look for, before the others. */
 const FIRST = ["ssh", "local", "shellEnvironment", "docker", "podman"];
@@ -25,15 +25,17 @@ export const addConnection = (category = "", type = store.types.has("ssh") ? "ss
     },
   });
 
-/** @param {string} connection */
+/** @param {string} connection @returns {Promise<unknown>} */
 export async function editConnection(connection) {
   const [info] = (await call("/connection/info", { connections: [connection] })).infos;
   const name = info.name[info.name.length - 1];
   const path = info.category.join("/");
   const category = [...store.categories.values()].find((one) => one.name.join("/") === path)?.category ?? "";
   const before = { name, data: info.rawData, category, labels: info.labels ?? {} };
+  // What somebody else has saved meanwhile is not overwritten, also not by taking this back.
+  let { lastModified } = info;
   const stored = async (/** @type {any} */ { category, labels = {}, ...values }) => {
-    await call("/connection/update", { connection, labels, ...values, ...(category && { category }) });
+    await call("/connection/update", { connection, labels, lastModified, ...values, ...(category && { category }) });
     store.infos.delete(connection);
     infoOf(connection);
     await refresh("connections");
@@ -42,8 +44,10 @@ export async function editConnection(connection) {
     title: `Edit ${name}`,
     yes: "Save",
     before,
+    anew: () => editConnection(connection),
     submit: async (values) => {
       await stored(values);
+      [{ lastModified }] = (await call("/connection/info", { connections: [connection] })).infos;
       toast(`${text(values.name)} is saved.`, { undo: () => stored(before) });
     },
   });
@@ -53,8 +57,9 @@ const openDraft = (/** @type {Draft} */ draft) =>
   openDialog({ title: draft.title }, (close) => html`<${Draft} ...${draft} close=${close} />`);
 
 /** @param {Draft & {close: () => void}} props */
-function Draft({ yes, isNew = false, before, submit, close }) {
+function Draft({ yes, isNew = false, before, submit, anew, close }) {
   const [{ data, ...rest }, change] = useState(before);
+  const [isOverrun, setOverrun] = useState(false);
   const { host, type } = data;
   const schema = store.types.get(type)?.schema;
   const types = [...store.types.values()]
@@ -91,9 +96,18 @@ function Draft({ yes, isNew = false, before, submit, close }) {
   };
   const asked = async () => {
     const { category, ...others } = rest;
-    await submit({ data, ...others, ...(category && { category }) });
+    try {
+      await submit({ data, ...others, ...(category && { category }) });
+    } catch (error) {
+      setOverrun(error instanceof ApiError && error.code === "connection_changed");
+      throw error;
+    }
     close();
   };
+  const openAnew = doing(async () => {
+    close();
+    await anew?.();
+  });
   return html`
     <${Form} yes=${yes} cancel=${close} submit=${asked} busy=${rest.validate && "Connecting, to see whether it works"}>
       ${isNew && html`<${Fields} schema=${{ required: ["type"], properties: { type: { choices: types } } }} value=${data} change=${({ type }) => setData({ type })} />`}
@@ -103,6 +117,11 @@ function Draft({ yes, isNew = false, before, submit, close }) {
           : html`<p class="fault">No installed plugin offers the type ${text(type)}; its data stays as it is.</p>`
       }
       <${Fields} schema=${own} value=${rest} change=${(given) => change({ data, ...given })} isWhole />
+      ${
+        isOverrun &&
+        html`<p class="note">Somebody else has saved this connection since the form was opened, and what they saved stays.
+          What you wrote is still here; opening the form anew discards it. <button type="button" onClick=${openAnew}>Open it anew</button></p>`
+      }
     <//>
   `;
 }

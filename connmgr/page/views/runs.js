@@ -363,7 +363,12 @@ function ScheduleDetails({ one }) {
       ["Left out", one.skipped ? counted(one.skipped, "time") : null],
       ["Until", one.until && exact(one.until)],
       ["Tells", notify && [notify.command?.join(" "), notify.webhook?.url].filter(Boolean).map(text).join(", ")],
-      ["Added by", one.token ? html`a token, <code>${one.token}</code>` : "the owner"],
+      [
+        "Added by",
+        one.token
+          ? html`the token <a href=${address("tokens", one.token)}>${text(one.tokenName ?? one.token)}</a>`
+          : "the owner",
+      ],
       ["Id", html`<code>${schedule}</code>`],
     ]}>
     ${one.paused && html`<p class="note">Paused: ${lines(one.paused)}</p>`}
@@ -467,7 +472,7 @@ async function add() {
     work: async ({ name, command, on = "", where, when, timezone, waves, stopAfter, more = {} }) => {
       const { tell, webhook, until, on: told, categoryFilter, typeFilter, ...others } = more;
       const every = secondsOf(when);
-      const { schedule } = await call("/schedule/add", {
+      const { schedule, warning } = await call("/schedule/add", {
         name,
         ...(every === null ? { cron: when.trim(), timezone } : { every }),
         ...others,
@@ -481,6 +486,7 @@ async function add() {
         },
       });
       go(address("schedules", schedule));
+      if (warning) toast(text(warning));
     },
   });
 }
