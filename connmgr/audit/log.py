@@ -1,7 +1,8 @@
 """The audit log: who did what to which machine, in files to which entries are only appended.
 
 In reading order: the chain of hashes through all entries; the writer of a log; how a starting daemon resumes the log
-that it finds, or begins one; and the files: the one being written, and the older ones that stay.
+that it finds, or begins one; the note beside the log of how far the vault has recorded it; and the files: the one being
+written, and the older ones that stay.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import hmac
 import json
 import logging
 import os
@@ -26,6 +28,7 @@ from typing import Any, BinaryIO, Protocol
 from connmgr.audit.entry import CommandText, entry_of, moment
 from connmgr.contract.message import time_from_json
 from connmgr.errors import AuditUnavailable, ConnmgrError, IntegrityError, StartupError, VaultUnavailable
+from connmgr.paths import replace_file
 from connmgr.vault.anchors import Anchor, Anchors
 from connmgr.vault.backends import sync_directory
 from connmgr.vault.database import Database
@@ -56,8 +59,14 @@ MAX_DROPPED = 1000
 MAX_OTHERS = 50
 """Most other logs that an entry names; it counts all."""
 
+NOTE_NAME = "audit.anchored"
+"""The file beside a log that says which entry the vault has anchored last (:func:`noted`)."""
+
 LAG_SECONDS = 60.0
-"""A vault whose anchor is older than the log's last entry by more than this was put back, or away for long."""
+"""A vault whose anchor is older than the log's last entry by more than this was put back, or away for long.
+
+So it is told for logs without a note, as older versions and copies of the log's files have them.
+"""
 
 BEGAN = "began"
 """The ``event`` of the first entry of a log in a vault that knows other logs, which are its ``others``."""
@@ -79,17 +88,25 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 _HASH_BYTES = 32
 _HEAD = re.compile(
-    rb'\{"seq":([0-9]{1,18}),"previous":"([0-9a-f]{64})",(?:"trail":"([0-9a-f]{16})",)?.*\}\n', re.DOTALL
+    rb'\{"seq":([0-9]{1,18}),"previous":"([0-9a-f]{64})",(?:"trail":"([0-9a-f]{16})",)?'
+    rb'(?:"anchored":([0-9]{1,18}),)?.*\}\n',
+    re.DOTALL,
 )
+_NOTE_BYTES = 128
+_NOTE = re.compile(rb"([0-9a-f]{64}) ([0-9a-f]{16}) ([0-9]{1,18})\n")
 
 
 @dataclass(frozen=True)
 class ChainLink:
-    """The part of an entry that the chain needs: its number, the hash of the line before it, and the log if named."""
+    """The part of an entry that the chain needs: its number, the hash of the line before it, and the log if named.
+
+    ``anchored`` is the number of an entry that the vault had anchored by then; 0 if the entry does not tell.
+    """
 
     seq: int
     previous: str
     log: str | None
+    anchored: int = 0
 
 
 class HashChain:
@@ -107,6 +124,11 @@ class HashChain:
         # No line of a log begins like this.
         return self.hash(b"beginning of " + log.encode())
 
+    def note(self, log: str, seq: int) -> bytes:
+        """Return the content of the file :data:`NOTE_NAME` of ``log``, whose entry ``seq`` is anchored."""
+        # No line of a log begins like this either.
+        return f"{self.hash(f'anchored {log} {seq}'.encode())} {log} {seq}\n".encode()
+
 
 def open_chain(principals: Principals, database: Database) -> tuple[HashChain, Anchors]:
     """Return the chain and the anchors of a vault's logs, under keys that rotations of its key do not change."""
@@ -117,7 +139,7 @@ def open_chain(principals: Principals, database: Database) -> tuple[HashChain, A
 def link_of(line: bytes) -> ChainLink | None:
     """Return the link of a complete line of a log; None for anything else, including entries without a chain."""
     head = _HEAD.fullmatch(line)
-    return head and ChainLink(int(head[1]), head[2].decode(), head[3].decode() if head[3] else None)
+    return head and ChainLink(int(head[1]), head[2].decode(), head[3].decode() if head[3] else None, int(head[4] or 0))
 
 
 class AnchorStore(Protocol):
@@ -137,6 +159,9 @@ class AuditLog:
     ``names`` returns the names of a request's subjects. Entries are numbered and chained, also across restarts. An
     entry that cannot be written is ``lost``: the daemon's log says so, and its number is missing. ``ship`` is called
     with each written entry.
+
+    What the vault has anchored is told in two places, each time after the vault has stored it: in the next entry, which
+    the chain protects, and at once in a note beside the log. A vault that knows less than either is an older one.
     """
 
     def __init__(
@@ -169,6 +194,7 @@ class AuditLog:
         self._here = LogLocation.of(path)
         self._writer = secrets.token_hex(8)
         self._first = 0
+        self._anchored = self._told = 0
         self.lost = 0
         self._descriptor = open_for_writing(path)
         remarks = self._resume()
@@ -221,11 +247,14 @@ class AuditLog:
                     os.close(descriptor)
                 other = self.anchors.put(now, takes_over=takes_over)
                 if other is None:
+                    self._anchored = now.seq
                     self._remove_oldest(now.first)
+                    # Not durable: a note that a power failure takes back tells less, and nothing wrong.
+                    replace_file(note_of(self.path), self.chain.note(now.log, now.seq), is_durable=False)
                 self._adrift = False
             except (OSError, ConnmgrError) as error:
                 if not self._adrift:
-                    logger.warning("The end of the audit log is not anchored in the vault: %s", error)
+                    logger.warning("The end of the audit log is not anchored in the vault, or not noted: %s", error)
                 self._adrift = True
                 self._news.set()
         if other is not None:
@@ -253,10 +282,13 @@ class AuditLog:
         lost: Exception | None = None
         with self._lock:
             self._number += 1
-            numbered: dict[str, Any] = {"seq": self._number, "previous": self._hash, **entry}
+            anchored = self._anchored
+            told = {"anchored": anchored} if anchored > self._told else {}
+            numbered: dict[str, Any] = {"seq": self._number, "previous": self._hash, **told, **entry}
             try:
                 self._write(numbered)
                 self._failing = False
+                self._told = anchored
             except (OSError, StartupError) as error:
                 lost = error
                 self.lost += 1
@@ -468,7 +500,7 @@ def resume_point(
         remarks["moved"] = brief(anchor)
     if anchor.seq > end.seq or not reaches(path, chain, anchor.hash):
         reached = anchor.hash
-    elif lag(anchor, end.line) > LAG_SECONDS:
+    elif is_older(anchor, path, chain) or lag(anchor, end.line) > LAG_SECONDS:
         remarks["behind"] = brief(anchor)
     return ResumePoint(log, anchor.first, max(anchor.seq, end.seq), reached, remarks)
 
@@ -513,6 +545,42 @@ def lag(anchor: Anchor, last: bytes) -> float:
         return (time_from_json(json.loads(last)["time"]) - time_from_json(anchor.time)).total_seconds()
     except (ValueError, KeyError, TypeError):
         return 0.0
+
+
+def note_of(path: Path) -> Path:
+    """Return the file with the note about the log with the current file ``path``."""
+    return path.with_name(NOTE_NAME)
+
+
+def noted(path: Path, chain: HashChain) -> tuple[str, int]:
+    """Return a log and its last anchored entry, as the note beside ``path`` tells; an empty text and 0 without a note.
+
+    A note that cannot be read, or that somebody without the key has written, counts as none: whoever can put it there
+    can also remove the note.
+    """
+    with suppress(OSError), open(note_of(path), "rb", opener=_open_to_read) as file:
+        content = file.read(_NOTE_BYTES)
+        note = _NOTE.fullmatch(content)
+        if note:
+            log, seq = note[2].decode(), int(note[3])
+            if hmac.compare_digest(content, chain.note(log, seq)):
+                return log, seq
+    return "", 0
+
+
+def is_older(anchor: Anchor, path: Path, chain: HashChain) -> bool:
+    """Whether ``anchor``, which is of the vault, is older than one of which the log ``path`` or its note tells."""
+    log, seq = noted(path, chain)
+    if log == anchor.log and seq > anchor.seq:
+        return True
+    with opened(path) as files:
+        for file in files:
+            for line in backwards(file, file.seek(0, os.SEEK_END)):
+                link = link_of(line + b"\n")
+                # An entry tells of earlier ones, and the newest entry that tells, of the latest.
+                if link and (link.anchored or link.seq <= anchor.seq + 1):
+                    return link.anchored > anchor.seq
+    return False
 
 
 def older(path: Path, number: int) -> Path:

@@ -27,6 +27,7 @@ from connmgr.audit.log import (
     is_missed,
     lag,
     link_of,
+    noted,
     opened,
     reaches,
 )
@@ -241,11 +242,16 @@ def _check_ends(walk: Walk, after: Mapping[str, Anchor]) -> None:
     if anchor is None:
         return
     verdict.anchored = anchor.seq
-    if walk.seq < anchor.seq:
-        verdict.add(LogFault(CUT_OFF, walk.name, walk.seq + 1, anchor.seq))
+    if walk.seq < max(anchor.seq, walk.told):
+        verdict.add(LogFault(CUT_OFF, walk.name, walk.seq + 1, max(anchor.seq, walk.told)))
     elif walk.anchored not in (anchor.hash, None) and not _told(verdict, anchor.seq):
         verdict.add(LogFault(CHANGED, walk.name, anchor.seq, anchor.seq))
-    if walk.seq > anchor.seq:
+    if walk.told > now.seq:
+        verdict.remarks.append(
+            f"The vault is older than the log: it had recorded entry {walk.told:,}, and knows only entry {now.seq:,}, "
+            f"recorded at {now.time}."
+        )
+    elif walk.seq > anchor.seq:
         after_it, cause = walk.seq - anchor.seq, "as after a crash"
         if lag(anchor, walk.line) > LAG_SECONDS:
             cause = f"at {anchor.time}, as after an older vault was put back"
@@ -363,6 +369,9 @@ class Walk:
         """The hash of that entry's line."""
 
         self.line = b""
+        self.told = 0
+        """The last entry that the vault had anchored, as the log and the note beside it tell; 0 if they do not."""
+
         self._claimed = 0
         self._waiting: tuple[str, bytes, ChainLink] | None = None
         self._missing: list[tuple[int, int, str]] = []
@@ -379,10 +388,13 @@ class Walk:
 
         :raises OSError: a file cannot be read.
         """
+        # Before the files, and before the caller reads the anchors again: what is noted by now is in both.
+        log, seq = noted(self.path, self._chain)
         with opened(self.path) as files:
             for file in reversed(files):
                 self.file(self.shown(Path(file.name)) or "", file)
         self.finish()
+        self.told = max(self.told, seq if log == self.verdict.log else 0)
         return self
 
     def shown(self, file: Path | None) -> str | None:
@@ -435,6 +447,7 @@ class Walk:
         seq = link.seq
         # The next line vouches for this one by its hash; without that, the number in it may be forged.
         sure = following is None or following.previous == hash
+        self.told = max(self.told, link.anchored if sure else 0)
         self.verdict.entries += 1
         if self.verdict.first is None:
             self.verdict.first = seq = seq if sure or following is None else following.seq - 1

@@ -60,7 +60,7 @@ _VAULT_ITSELF = ("vault.db", "vault.db-*", "lock")
 _LEFT_OUT = (
     ("the vault's key", "vault.key*", "no secret can be read without it: keep a copy of it elsewhere"),
     ("the API key", "api.key*", "`connmgr api-key` makes another one"),
-    ("the audit log", "audit.log*", "copy its files yourself; the backup has the anchor of its last entry"),
+    ("the audit log", "audit.*", "copy its files yourself; the backup has the anchor of its last entry"),
     ("recordings of terminals", "recordings", "copy the directory yourself"),
     ("blobs", "spool", "they end with their sessions"),
     ("the list of running shells", "shells.json", "they end with the daemon"),

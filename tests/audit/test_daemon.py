@@ -292,6 +292,32 @@ def test_a_killed_daemon_leaves_a_sound_entries_of(start_daemon: StartDaemon, tm
         assert (code, kinds, found["entries"]) == (0, [], 20 * (number + 1))
 
 
+def test_a_killed_daemon_s_older_vault_put_back_is_told(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    daemon = start_daemon(home=home)
+    daemon.client.secret.encrypt("x")
+    daemon.stop()
+    vault = daemon.data_dir / "vault.db"
+    older = vault.read_bytes()
+    daemon = start_daemon(home=home)
+    daemon.client.secret.encrypt("x")
+    eventually(lambda: daemon.client.post("/audit/verify")["anchored"] == 2, "the entry is not anchored")
+    note = daemon.data_dir / "audit.anchored"
+    eventually(lambda: note.read_text().endswith(" 2\n"), "what is anchored is not noted")
+    daemon.kill()
+    assert _verified(daemon)[2]["remarks"] == []
+    for file in daemon.data_dir.glob("vault.db*"):
+        file.unlink()
+    vault.write_bytes(older)
+    vault.chmod(0o600)
+    code, kinds, found = _verified(daemon)
+    assert (code, kinds, found["anchored"]) == (0, [], 1)
+    (remark,) = found["remarks"]
+    assert remark.startswith("The vault is older than the log: it had recorded entry 2, and knows only entry 1, ")
+    daemon = start_daemon(home=home)
+    assert _entries_of(daemon)[-1]["behind"]["seq"] == 1
+
+
 def test_the_chain_continues_over_a_rotation_of_the_vault_s_key(start_daemon: StartDaemon, tmp_path: Path) -> None:
     home = tmp_path / "home"
     for rotates in (True, True, False):

@@ -185,7 +185,7 @@ def test_files_are_rotated_and_their_number_is_limited(tmp_path: Path) -> None:
     for _ in range(100):
         log.record(FACTS, {"command": "true"}, {"exitCode": 0})
     log.close()
-    kept = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:]) if path.suffix != ".log" else 0)
+    kept = sorted(tmp_path.glob("audit.log*"), key=lambda path: int(path.suffix[1:]) if path.suffix != ".log" else 0)
     assert len(kept) == KEPT_FILES
     assert all(path.stat().st_size <= 1000 for path in kept)
     numbers = [entry["seq"] for path in reversed(kept) for entry in _entries(path)]

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -213,19 +213,23 @@ def test_logs_of_two_daemons_in_one_vault_are_separate(log: Log, tmp_path: Path)
     assert [kind for kind, _, _ in log.faults()] == ["gone"], "another's log in place of this one's"
 
 
-def _crashed(log: Log, entries: int, **options: Any) -> None:
+def _away(*_: object, **__: object) -> NoReturn:
+    raise VaultUnavailable("away")
+
+
+def _crashed(log: Log, entries: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Run a daemon that writes ``count`` entries and is killed before it anchors them."""
     running = open_log(log.directory, log.anchors, **options)
-    kept = dict(log.anchors.kept)
-    for _ in range(entries):
-        running.record(FACTS, {}, {})
-    running.close()
-    log.anchors.kept = kept
+    with monkeypatch.context() as crash:
+        crash.setattr(log.anchors, "put", _away)
+        for _ in range(entries):
+            running.record(FACTS, {}, {})
+        running.close()
 
 
-def test_entries_after_the_last_anchor_are_accepted(log: Log) -> None:
+def test_entries_after_the_last_anchor_are_accepted(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.write(3)
-    _crashed(log, 2)
+    _crashed(log, 2, monkeypatch)
     found = log.verified()
     assert (found.faults, found.anchored, found.last) == ([], 3, 5)
     assert re.search("2 entries ago", found.remarks[0])
@@ -280,7 +284,7 @@ def test_the_chain_continues_over_rotated_files_whose_number_is_limited(log: Log
     assert (found.faults, found.remarks, found.last) == ([], [], 120)
     assert found.first is not None
     assert found.first > 1
-    assert len(list(log.directory.iterdir())) == KEPT_FILES
+    assert len(list(log.directory.glob(f"{FILE_NAME}*"))) == KEPT_FILES
     assert all(b'"trail":"' in log.lines(number)[0] for number in range(KEPT_FILES))
 
 
