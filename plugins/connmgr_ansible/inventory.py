@@ -8,8 +8,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ansible import constants
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Constructable
+from ansible.utils.unsafe_proxy import wrap_var
 
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import full_path, telling
@@ -45,7 +47,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
                 machines = self._machines(client, connections)
         except ClientError as error:
             raise AnsibleParserError(error.message) from error
-        hosts = telling(connections)
+        hosts = self._hosts(connections, machines)
         for connection in connections:
             if TEMPLATE.search(full_path(connection)):
                 self.display.warning(
@@ -53,6 +55,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
                 )
                 continue
             self._add(connection, hosts[connection.id], machines.get(connection.id))
+        # Groups of the options have names that are known only now.
+        if both := sorted(set(hosts.values()) & set(self.inventory.groups)):
+            raise AnsibleParserError(
+                f"The connection {both[0]!r} has the name of a group, for which Ansible would take it: rename the "
+                "connection, or change the option that makes the group."
+            )
 
     def _select(self, client: Client) -> list[Name]:
         connections: dict[str, Name] = {}
@@ -70,24 +78,42 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         ids = [connection.id for connection in connections]
         return {machine.connection: machine for machine in (client.fact.query(ids) if ids else [])}
 
+    def _hosts(self, connections: list[Name], machines: Mapping[str, Any]) -> dict[str, str]:
+        """Return the hosts' names by the connections' ids: as short as they can be, but never that of a group.
+
+        In place of a group Ansible takes the host of that name, and the host "localhost" for the machine where it runs.
+        """
+        taken = {*constants.LOCALHOST, *self.inventory.groups}
+        for connection in connections:
+            taken.update(self._groups_of_category(connection))
+            if (machine := machines.get(connection.id)) is not None:
+                taken.update(map(self._sanitize_group_name, self._groups(machine.labels, machine.facts)))
+        by_id = {connection.id: connection for connection in connections}
+        return {id: full_path(by_id[id]) if host in taken else host for id, host in telling(connections).items()}
+
     def _add(self, connection: Name, host: str, machine: Any) -> None:
         self.inventory.add_host(host)
         labels = {} if machine is None else self._plain(machine.labels)
         facts = {} if machine is None else self._plain(machine.facts)
+        # What others chose stays text in whatever is composed of it: two harmless values together may be a template,
+        # which Ansible before 2.19 evaluates unless it knows that it must not.
+        chosen = {
+            "connmgr_name": connection.path,
+            "connmgr_category": "/".join(connection.category),
+            "connmgr_labels": labels,
+            "connmgr_facts": facts,
+        }
         variables = {
             "ansible_connection": self.connection.transport,
             "connmgr_connection": connection.id,
-            "connmgr_name": connection.path,
-            "connmgr_category": "/".join(connection.category),
             "connmgr_type": connection.type,
-            "connmgr_labels": labels,
-            "connmgr_facts": facts,
+            **wrap_var(chosen),
         }
         for variable, value in variables.items():
             self.inventory.set_variable(host, variable, value)
         parent = None
-        for depth in range(1, len(connection.category) + 1):
-            group = self.inventory.add_group(self._sanitize_group_name("_".join(connection.category[:depth])))
+        for name in self._groups_of_category(connection):
+            group = self.inventory.add_group(name)
             # As Ansible's own inventories: the group of a category has the groups of the categories below it.
             if parent is not None:
                 self.inventory.add_child(parent, group)
@@ -100,6 +126,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         self._set_composite_vars(self.get_option("compose"), variables, host, strict=strict)
         self._add_host_to_composed_groups(self.get_option("groups"), variables, host, strict=strict)
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, host, strict=strict)
+
+    def _groups_of_category(self, connection: Name) -> list[str]:
+        """Return the groups of a connection's category and of those above, the uppermost first."""
+        depths = range(1, len(connection.category) + 1)
+        return [self._sanitize_group_name("_".join(connection.category[:depth])) for depth in depths]
 
     def _groups(self, labels: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
         """Return the groups of a host by its labels, and by the facts that the option `fact_groups` names."""

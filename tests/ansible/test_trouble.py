@@ -129,6 +129,46 @@ def test_the_inventory_has_the_connections_and_none_of_their_secrets(fleet: Flee
     assert "here" in done.stdout
 
 
+def test_no_connection_takes_the_place_of_a_group_or_of_this_machine(fleet: Fleet, tmp_path: Path) -> None:
+    client, names = fleet.daemon.client, ("label_env_test", "fleet", "all", "localhost", "type_ssh")
+    client.connection.label([fleet.connections["web2"]], {"env": "test"})
+    made = [fleet.add(name, host=f"192.0.2.{number}") for number, name in enumerate(names, 1)]
+    source = tmp_path / "fleet.yml"
+    source.write_text(f"plugin: connmgr.connmgr.connmgr\nnames: [web1, web2, {', '.join(made[:-1])}]\n")
+    try:
+        for pattern, expected in (
+            ("label_env_test", ["web2"]),
+            ("fleet", ["web1", "web2", *(f"fleet/{name}" for name in names[:-1])]),
+            ("fleet/localhost", ["fleet/localhost"]),
+            ("localhost", ["localhost"]),
+        ):
+            listed = fleet.run("ansible", "-i", source, pattern, "--list-hosts")
+            assert sorted(listed.stdout.split()[2:]) == sorted(expected), pattern
+            assert "same name" not in listed.stderr
+        source.write_text(
+            f"plugin: connmgr.connmgr.connmgr\nnames: [web1, {made[-1]}]\n"
+            "keyed_groups: [{prefix: type, key: connmgr_type}]\n"
+        )
+        refused = fleet.run("ansible-inventory", "-i", source, "--list").stderr
+        assert "'type_ssh' has the name of a group" in " ".join(refused.split())
+    finally:
+        client.connection.remove(made)
+        client.connection.label([fleet.connections["web2"]], remove=["env"])
+
+
+def test_no_template_comes_together_from_values_of_others(fleet: Fleet, tmp_path: Path) -> None:
+    client, web3, proof = fleet.daemon.client, fleet.connections["web3"], tmp_path / "proof"
+    client.connection.label([web3], {"one": "{", "two": f"{{ lookup('pipe', 'touch {proof}') }}}}"})
+    source = tmp_path / "fleet.yml"
+    source.write_text(
+        "plugin: connmgr.connmgr.connmgr\nnames: [web3]\n"
+        "compose:\n  both: connmgr_labels['one'] ~ connmgr_labels['two']\n"
+    )
+    done = fleet.run("ansible", "-i", source, "web3", "-m", "debug", "-a", "msg={{ both }}")
+    assert "lookup('pipe'" in done.stdout
+    assert not proof.exists()
+
+
 def _token(fleet: Fleet, directory: Path, *scopes: str, only: str) -> Path:
     """Create a token, and return the file that it is in."""
     made = fleet.daemon.client.token.create("ansible", 600, ["connection.read", *scopes], connections=[only])
