@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -68,6 +69,9 @@ class Webhook(Message):
             is_served = False
         if not is_served or parts.username is not None:
             raise Wrong("Not the address of an http or https server, without a user.", "url")
+        # What a line of HTTP cannot have would fail when there is something to tell, or be left out without a word.
+        if re.search(r"[\x00-\x20\x7f]", self.url) or not (parts.path + parts.query).isascii():
+            raise Wrong("Has a blank, or another character that is written as %XX in an address.", "url")
 
 
 class Notify(Message):
