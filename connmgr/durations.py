@@ -1,8 +1,9 @@
-"""Durations as people write them, in settings and on the command line: ``30s``, ``5m``, ``1h30m``, or plain seconds."""
+"""Durations as people write them: ``30s``, ``5m``, ``1h30m``, or plain seconds; and a clock for long ones."""
 
 from __future__ import annotations
 
 import re
+import time
 
 FORMS = "seconds, or a time such as 30s, 5m, 1h30m or 2d"
 
@@ -11,6 +12,11 @@ _NUMBER = r"\d{1,12}(?:\.\d{1,9})?"
 _SECONDS = re.compile(rf"{_NUMBER}|\.\d{{1,9}}", re.ASCII)
 _PART = re.compile(rf"({_NUMBER})(w|d|h|min|m|s)", re.ASCII)
 _PARTS = re.compile(rf"(?:{_NUMBER}w)?(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?:in)?)?(?:{_NUMBER}s)?", re.ASCII)
+
+
+def boot_time() -> float:
+    """Return seconds of a clock that nobody sets; where the system has one, it goes on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def parse_duration(text: str) -> float:

@@ -6,13 +6,13 @@ import hmac
 import logging
 import secrets
 import threading
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from connmgr.durations import boot_time
 from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated, TokenRevoked
 from connmgr.rights.actions import Action
 from connmgr.rights.grant import Grant
@@ -61,7 +61,7 @@ class Caller:
     """Why the session of a page has ended, and with it all that waits or streams for it; None while it has not."""
 
     stepped_up: float | None = None
-    """The time.monotonic() at which the user of a page last showed who they are (:mod:`connmgr.api.step_up`)."""
+    """The :func:`boot_time` at which the user of a page last showed who they are (:mod:`connmgr.api.step_up`)."""
 
     is_inventory: bool = False
     """Whether it is an inventory that is renewed: nobody looks at what it changes."""
@@ -109,7 +109,7 @@ class Caller:
 
     def note_use(self) -> None:
         """Note that the client does something now, such as typing at a terminal."""
-        self.last_used = time.monotonic()
+        self.last_used = boot_time()
 
     @property
     def invalid(self) -> ConnmgrError | None:
@@ -163,7 +163,7 @@ class Credentials:
 
     def _count_failure(self) -> None:
         with self._lock:
-            now = time.monotonic()
+            now = boot_time()
             if now > self._window_ends:
                 self._failures, self._window_ends = 0, now + FAILURE_WINDOW_SECONDS
             self._failures += 1
@@ -182,7 +182,7 @@ class Scraper:
 
     def __init__(self, read: Callable[[], str | None]) -> None:
         self._read = read
-        self._caller = Caller("metrics token", Access(), time.monotonic())
+        self._caller = Caller("metrics token", Access(), boot_time())
 
     def find(self, authorization: str) -> Caller | None:
         """Return the caller if the ``Authorization`` header of a request contains the token."""
@@ -234,7 +234,7 @@ class Tokens:
         That of a page in a browser expires after the seconds of idleness of pages, too.
         """
         token = secrets.token_urlsafe(32)
-        self._keep(token, Caller(name, access_of(live, self._loans), time.monotonic(), live=live, is_page=is_page))
+        self._keep(token, Caller(name, access_of(live, self._loans), boot_time(), live=live, is_page=is_page))
         return token
 
     def leave(self, caller: Caller) -> None:
@@ -255,7 +255,7 @@ class Tokens:
     def _keep(self, token: str, caller: Caller) -> Caller:
         leaving = []
         with self._lock:
-            now = time.monotonic()
+            now = boot_time()
             current = self._callers.setdefault(_digest(token), caller)
             leaving += self._excess(current)
             while self._callers:
@@ -293,7 +293,7 @@ class Tokens:
         digest = _digest(token.strip())
         with self._lock:
             caller = self._callers.get(digest)
-            now = time.monotonic()
+            now = boot_time()
             expired = caller is not None and self._expired(caller, now)
             if expired:
                 del self._callers[digest]
@@ -311,7 +311,7 @@ class Tokens:
             raise InvalidToken("Unknown or expired session token: shake hands again.")
         live = self._grants.find(secret)
         return self._keep(
-            secret, Caller(live.grant.name, access_of(live, self._loans), time.monotonic(), live=live, is_shared=True)
+            secret, Caller(live.grant.name, access_of(live, self._loans), boot_time(), live=live, is_shared=True)
         )
 
     def begin(self, caller: Caller, address: str | None = None, *, counts: bool = True) -> None:
@@ -321,7 +321,7 @@ class Tokens:
         :raises ConnmgrError: its token is invalid, may not be used from ``address``, or was used too often.
         """
         with self._lock:
-            self._use(caller, time.monotonic())
+            self._use(caller, boot_time())
             caller.running += 1
         if caller.live is not None and self._grants is not None:
             self._grants.in_use.begin(caller.live, address, counts=counts)
@@ -330,7 +330,7 @@ class Tokens:
         """Note that a request of ``caller`` was answered."""
         with self._lock:
             caller.running -= 1
-            caller.last_used = time.monotonic()
+            caller.last_used = boot_time()
         if caller.live is not None and self._grants is not None:
             self._grants.in_use.end(caller.live)
 
@@ -349,7 +349,7 @@ class Tokens:
             return None
         with self._lock:
             caller = self._callers.get(_digest(token.strip()))
-            if caller is not None and not self._expired(caller, time.monotonic()):
+            if caller is not None and not self._expired(caller, boot_time()):
                 return caller
         try:
             caller = self._caller_of(token.strip())
@@ -383,7 +383,7 @@ class Tokens:
         shortest = min(ttl for ttl in (self._ttl, self._unlock_ttl, self._page_ttl) if ttl)
         while not self._closing.wait(min(SWEEP_SECONDS, shortest / 4)):
             with self._lock:
-                now = time.monotonic()
+                now = boot_time()
                 expired = [(digest, caller) for digest, caller in self._callers.items() if self._expired(caller, now)]
                 for digest, caller in expired:
                     del self._callers[digest]
@@ -412,7 +412,7 @@ class Redeemed(NamedTuple):
 class Tickets:
     """The valid tickets, stored as digests. Safe to use from several threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = boot_time) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._tickets: dict[bytes, _Ticket] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from connmgr.contract.inventory import (
     LeftOutHost,
 )
 from connmgr.contract.message import given_json, message_of
+from connmgr.durations import boot_time
 from connmgr.inventories.inventories import Changes, StoredInventory
 from connmgr.plugin import ValidationError
 from connmgr.registry import Registry
@@ -139,7 +139,7 @@ def remove(request: InventoryNameRequest) -> None:
 
 def request_as(app: flask.Flask, name: str, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
     """Make a request of the owner in the name of an inventory, and return its answer."""
-    return Entrance(app).post(Caller(f"inventory {name}", Access(), time.monotonic(), is_inventory=True), path, members)
+    return Entrance(app).post(Caller(f"inventory {name}", Access(), boot_time(), is_inventory=True), path, members)
 
 
 def fault_of(registry: Registry, data: Mapping[str, Any]) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace as changed
@@ -39,6 +38,7 @@ from connmgr.contract.schedule import (
     ScheduleUpdateRequest,
     ScheduleUpdateResponse,
 )
+from connmgr.durations import boot_time
 from connmgr.errors import (
     ConnmgrError,
     IntegrityError,
@@ -302,7 +302,7 @@ def start_as(
     if live is not None and (why := live.grant.invalid(daemon.vault.runs.time())) is not None:
         raise why
     # Nothing is lent to it: a loan is for what a session of the token asks for.
-    sender = Caller(f"schedule {schedule.name}", access_of(live, Loans()), time.monotonic(), live=live)
+    sender = Caller(f"schedule {schedule.name}", access_of(live, Loans()), boot_time(), live=live)
     more = {} if store is None else {STORE: store}
     return str(Entrance(app).post(sender, "/run/start", fields, more)["run"])
 

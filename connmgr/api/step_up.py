@@ -8,7 +8,6 @@ programs and tokens are not concerned.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from connmgr.api.auth import Caller
 from connmgr.contract.web import STEP_UP_SECONDS
+from connmgr.durations import boot_time
 from connmgr.errors import StepUpRequired
 from connmgr.rights.actions import Action
 from connmgr.rights.approvals import Holder
@@ -57,7 +57,7 @@ def require_step_up(caller: Caller, action: Action[Any], mode: str) -> None:
     if mode == STEP_UP_NONE or not caller.is_page or not needs_step_up(action):
         return
     # From the step-up on, and not from the last use: a page that is left open must not stay trusted.
-    if caller.stepped_up is None or time.monotonic() - caller.stepped_up > STEP_UP_SECONDS:
+    if caller.stepped_up is None or boot_time() - caller.stepped_up > STEP_UP_SECONDS:
         how = "the passphrase of a vault user" if mode == STEP_UP_PASSPHRASE else "an approval"
         raise StepUpRequired(
             f"The page must confirm this with {how} first (setting web-step-up): send /web/confirm.", stepUp=mode

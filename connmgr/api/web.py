@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from connmgr.api.context import PEER_UID, caller, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.page import require_page
@@ -20,6 +18,7 @@ from connmgr.contract.web import (
     WebTicketRequest,
     WebTicketResponse,
 )
+from connmgr.durations import boot_time
 from connmgr.errors import (
     ApprovalDenied,
     ApprovalRequired,
@@ -118,7 +117,7 @@ def confirm(request: WebConfirmRequest) -> WebConfirmResponse:
             text = "Nobody has approved this page yet: decide with `connmgr approve`, and send the request again."
             raise ApprovalRequired(text, **error.details) from error
         services().approvals.begun()
-    asking.stepped_up = time.monotonic()
+    asking.stepped_up = boot_time()
     return WebConfirmResponse(valid=STEP_UP_SECONDS)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from connmgr.audit.log import FILE_NAME, AuditLog, open_chain
 from connmgr.daemon.ending import Ending
 from connmgr.daemon.files import AuthFile, read_api_key, read_metrics_token, replace_private
 from connmgr.daemon.process import CLOSE_SECONDS, Stop
+from connmgr.durations import boot_time
 from connmgr.errors import ConnmgrError, StartupError, UnknownJob
 from connmgr.events import Events
 from connmgr.facts.gathering import Gatherer
@@ -148,7 +148,7 @@ class _Wiring:
         self.ssh_configs = SshConfigs(vault, self.registry)
         file = config_file(os.environ).with_name("ssh_config")
         # The file serves the user whose daemon this is, and so its sockets have the rights of the owner.
-        sender = Caller("connmgr ssh-config", Access(), time.monotonic())
+        sender = Caller("connmgr ssh-config", Access(), boot_time())
         self.kept_config = KeptConfig(
             vault, self.ssh_configs, self.sockets, file, settings.data_dir, sender, replace_private
         )
@@ -215,7 +215,7 @@ class _Wiring:
     def services(self, auth_file: AuthFile, stop: Stop) -> Services:
         """Return all of them, with what only the pipeline of requests uses."""
         settings, vault, authorisation = self.settings, self.vault, self.authorisation
-        anonymous = Caller("anonymous", Access(), time.monotonic())
+        anonymous = Caller("anonymous", Access(), boot_time())
         tokens = Tokens(
             settings.session_ttl,
             settings.unlock_ttl,

@@ -32,6 +32,7 @@ from connmgr.contract.run import (
     UNREACHABLE,
     RunStartRequest,
 )
+from connmgr.durations import boot_time
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
 from connmgr.engine.script import new_nonce
@@ -104,11 +105,6 @@ Recorder = Callable[[StoredRun, Author, Sequence[tuple[str, TargetOutcome]]], No
 
 class LeaseLapsed(CommandCancelled):
     """This daemon was silent for too long: others may have taken over, so it begins nothing."""
-
-
-def boot_time() -> float:
-    """Return seconds of a clock that goes on while the machine sleeps, where the system has one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass

@@ -9,14 +9,17 @@ loan is valid only while all of them have loans by the same user.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
+from connmgr.durations import boot_time
 from connmgr.errors import SecretLocked
 from connmgr.plugin import Asker
 from connmgr.secrets.principals import Access, Principal
+
+LONGEST_SECONDS = 15.0
+"""Longest time until the end of a loan is noticed after its machine has slept; by then its use is refused."""
 
 LOCKED = "the lender's user was locked"
 TIME_OVER = "its time was over"
@@ -47,22 +50,22 @@ class Loan:
 
     def __post_init__(self) -> None:
         self._unlocked = self.lender.unlocked
-        # Independent of a clock that is set meanwhile.
-        self._ends_at = time.monotonic() + (self.until - self.began).total_seconds()
+        # Of a clock that nobody sets meanwhile, and that goes on while the machine sleeps.
+        self._ends_at = boot_time() + (self.until - self.began).total_seconds()
 
     @property
     def over(self) -> str | None:
         """Why this loan is over, apart from the loans above it; None while it is valid."""
         if self.ended is None and (self._unlocked is None or self.lender.unlocked is not self._unlocked):
             return LOCKED
-        if self.ended is None and time.monotonic() >= self._ends_at:
+        if self.ended is None and boot_time() >= self._ends_at:
             return TIME_OVER
         return self.ended
 
     @property
     def seconds(self) -> float:
         """The seconds until its time is over."""
-        return max(0.0, self._ends_at - time.monotonic())
+        return max(0.0, self._ends_at - boot_time())
 
 
 class Loans:
@@ -143,7 +146,8 @@ class Loans:
             with self._lock:
                 soonest = min((loan.seconds for loan in self._loans.values()), default=None)
             # A lock that comes between this and the wait has set the event.
-            self._news.wait(soonest)
+            # The wait does not count a sleep of the machine, as the loan's time does.
+            self._news.wait(soonest if soonest is None else min(soonest, LONGEST_SECONDS))
             self._news.clear()
             self._sweep()
             if self._closing:

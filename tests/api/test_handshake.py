@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import time
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from connmgr.api.auth import MAX_CALLERS, Tokens
+from connmgr.api.auth import MAX_CALLERS, Tickets, Tokens
 from connmgr.client import Client
 from connmgr.errors import InvalidToken
+from connmgr.secrets.loans import TIME_OVER, Loan
 from connmgr.secrets.principals import new_principal
 from tests.api.wire import send, token_of
 from tests.cli.program import run
@@ -142,7 +145,7 @@ def test_every_endpoint_but_the_handshake_and_the_login_of_pages_needs_a_token(d
 
 @pytest.fixture
 def clock(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr("connmgr.api.auth.time", clock)
+    monkeypatch.setattr("connmgr.api.auth.boot_time", clock)
     return clock
 
 
@@ -173,6 +176,29 @@ def test_what_an_idle_session_unlocked_is_locked_and_not_while_a_request_runs(cl
     assert tokens.find(f"Bearer {token}").access.principal
     clock.now += 61
     assert tokens.find(f"Bearer {token}").access.principal is None, "an idle session keeps its vault user unlocked"
+
+
+@pytest.mark.needs("linux")
+def test_the_hours_in_which_the_machine_sleeps_are_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, slept = time.clock_gettime, 0.0
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: read(clock) + (slept if clock == time.CLOCK_BOOTTIME else 0)
+    )
+    tokens, tickets = Tokens(ttl=86400, unlock_ttl=3600, page_ttl=3600), Tickets()
+    token, page = tokens.issue("n"), tokens.issue("page", is_page=True)
+    caller = tokens.find(f"Bearer {token}")
+    alice, private = new_principal("alice", bytes(32))
+    caller.access.grant(alice, private)
+    ticket = tickets.issue("terminal", caller)
+    loan = Loan("t", "ci", ["t"], caller.access, "s", alice, datetime.now(timezone.utc) + timedelta(hours=2))
+    assert (loan.over, loan.seconds > 7000) == (None, True)
+    slept = 8 * 3600.0
+    assert loan.over == TIME_OVER
+    assert tokens.find(f"Bearer {token}").access.principal is None, "a night's sleep left the vault user unlocked"
+    with pytest.raises(InvalidToken):
+        tokens.find(f"Bearer {page}")
+    with pytest.raises(InvalidToken):
+        tickets.redeem(ticket, "terminal")
 
 
 def test_a_session_that_was_left_ends_by_itself_and_its_client_begins_another(start_daemon: StartDaemon) -> None:

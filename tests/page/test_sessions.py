@@ -128,7 +128,7 @@ def test_an_idle_page_is_logged_out_and_its_streams_end(start_daemon: StartDaemo
 def test_a_page_is_idle_by_its_own_limit_and_whoever_types_is_not_idle(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connmgr.api.auth.time", clock)
+    monkeypatch.setattr("connmgr.api.auth.boot_time", clock)
     left: list[tuple[str, str]] = []
     tokens = Tokens(ttl=1000, page_ttl=60, left=lambda page, why: left.append((page.name, why.code)))
     program, used, idle = (

@@ -117,7 +117,7 @@ def test_a_step_up_lasts_for_a_quarter_of_an_hour(clock: Clock, monkeypatch: pyt
     from connmgr.errors import StepUpRequired
     from connmgr.rights.actions import Action
 
-    monkeypatch.setattr("connmgr.api.step_up.time", clock)
+    monkeypatch.setattr("connmgr.api.step_up.boot_time", clock)
     tokens = Tokens(ttl=0)
     page = tokens.find(f"Bearer {tokens.issue('page', is_page=True)}")
     action: Action[object] = Action("terminal.open", runs=True)  # type: ignore[type-var]
