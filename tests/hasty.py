@@ -17,9 +17,10 @@ def main() -> None:
         place, _, number = sys.argv.pop(1).partition("=")
         module, _, name = place.rpartition(".")
         found = importlib.import_module(module)
-        if not isinstance(getattr(found, name), float):
-            raise TypeError(f"{place} is not a number of seconds.")
-        setattr(found, name, float(number))
+        kind = type(getattr(found, name))
+        if kind not in (int, float):
+            raise TypeError(f"{place} is not a number.")
+        setattr(found, name, kind(number))
     from connmgr.__main__ import main as program
 
     program()

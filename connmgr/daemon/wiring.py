@@ -90,6 +90,7 @@ class _Wiring:
         self.settings, self.vault, self.registry, self.cleanup = settings, vault, registry, cleanup
         self.events, self.slots = Events(), RequestSlots(settings.threads)
         self.computing, self.pace = Computing(), Pace()
+        self.outputs = MemoryShares(OUTPUT_BYTES, OUTPUT_BYTES * 3 // 2)
 
     def open_audit(self) -> None:
         """Open the audit log: first, and so closed last, because it records the ends of processes that others end."""
@@ -199,7 +200,18 @@ class _Wiring:
         authors = Authors(self.grants, self.authorisation, self.commands)
         record = partial(_record_run, self.audit)
         away = partial(leads_to_host, vault, registry)
-        self.runs = Runs(vault, self.shells, self.jobs, self.facts, authors, self.settings, record, away, publish)
+        self.runs = Runs(
+            vault,
+            self.shells,
+            self.jobs,
+            self.facts,
+            authors,
+            self.settings,
+            record,
+            away,
+            self.outputs,
+            publish,
+        )
         # Runs need the tokens in use, which need what ends with them.
         self.ending.runs = self.runs
         self.cleanup.callback(self.runs.close, CLOSE_SECONDS)
@@ -271,7 +283,7 @@ class _Wiring:
             anonymous=anonymous,
             slots=self.slots,
             answers=LargeAnswers(),
-            outputs=MemoryShares(OUTPUT_BYTES, OUTPUT_BYTES * 3 // 2),
+            outputs=self.outputs,
             pace=self.pace,
             computing=self.computing,
             snapshots=Snapshots(),

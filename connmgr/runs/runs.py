@@ -15,7 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from connmgr.contract.common import bytes_of
@@ -56,7 +57,7 @@ from connmgr.runs.plan import batch_size
 from connmgr.runs.work import FactsOrder, FactsWork, JobOrder, JobWork, ShellWork, TargetEnd, TargetStart, TargetWork
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
-from connmgr.shares import refused
+from connmgr.shares import Held, MemoryShares, refused
 from connmgr.shell.broadcast import Order
 from connmgr.shell.shells import ShellTable
 from connmgr.vault import Connection, Vault
@@ -179,7 +180,8 @@ class Membership:
 class Runs:
     """Runs, and their threads. Safe to use from several threads.
 
-    ``record`` is called with outcomes that were stored; ``leads_to_host`` says whether a connection does.
+    ``record`` is called with outcomes that were stored; ``leads_to_host`` says whether a connection does; ``outputs``
+    are the shares of memory of what tokens' commands print.
     """
 
     def __init__(
@@ -192,10 +194,11 @@ class Runs:
         settings: Settings,
         record: Recorder,
         leads_to_host: Callable[[Connection], bool],
+        outputs: MemoryShares,
         publish: Publish = unheard,
     ) -> None:
         self._publish = publish
-        self._leads_to_host = leads_to_host
+        self._leads_to_host, self._outputs = leads_to_host, outputs
         self._leading_away: dict[str, tuple[tuple[object, ...], bool]] = {}
         """What was found out about connections: from which of their data, and whether they lead to a host."""
 
@@ -736,7 +739,9 @@ class RunDriver:
         if request.facts is not None:
             facts = FactsOrder(request.facts, spec["timeout"], run.parallel, self._admits(rights))
             return FactsWork(runs._facts, self._access, facts)
-        command = command_of(request, self._author)
+        # What is in memory at a time is counted until it is stored, as the outputs of requests are until they are sent.
+        memory = None if self.holder is None else partial(Held, runs._outputs, self.holder)
+        command = replace(command_of(request, self._author), memory=memory)
         if spec["as"] == JOB:
             job = JobOrder(
                 command,

@@ -404,8 +404,10 @@ class JobWork(PooledWork):
             finally:
                 cancel()
         stored = seen.stored
+        memory = None if self._order.command.memory is None else self._order.command.memory()
+        has_room = memory is None or memory.take(2 * self._order.most_output)
         try:
-            stdout, stderr, truncated = self._printed(job)
+            stdout, stderr, truncated = self._printed(job) if has_room else (b"", b"", True)
         except errors.OutputGone:
             # It was removed on its machine. How the job ended is known.
             stdout, stderr, truncated = b"", b"", True
@@ -414,12 +416,12 @@ class JobWork(PooledWork):
         self._patiently(lambda: self._jobs.reported(job))
         if stored.state == "timed_out":
             text = f"The command ran longer than {self._order.timeout:g} s and was killed."
-            raise errors.CommandTimeout(text, stdout, stderr, truncated=truncated)
+            raise errors.CommandTimeout(text, stdout, stderr, truncated=truncated, memory=memory)
         if stored.state == "killed" and self._cancellation.cancelled:
             raise errors.CommandCancelled(f"{self._cancellation.reason}; the job was killed.")
         if stored.exit_code is None:
             raise errors.ShellLost("The job's machine was restarted, or what it printed was removed there.")
-        return Result(stored.exit_code, stdout, stderr, truncated)
+        return Result(stored.exit_code, stdout, stderr, truncated, memory)
 
     def _printed(self, job: str) -> tuple[bytes, bytes, bool]:
         """Return what a job that has ended has printed, from the end if it is long, and whether more was printed."""

@@ -14,8 +14,10 @@ import pytest
 
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
 from connmgr.contract.run import Script
+from connmgr.engine.envelope import UNCOUNTED_BYTES
 from tests.conftest import StartDaemon
 from tests.deadlines import eventually, eventually_equal, given_time
+from tests.hasty import hasty
 from tests.runs.conftest import HOSTS, Hosts
 
 
@@ -463,3 +465,26 @@ def test_gathering_facts_needs_the_scopes_for_that_and_for_any_command(hosts: Ho
     run = begun(read, write, any_command)
     assert run is not None
     assert hosts.ended(run).state == "done"
+
+
+@pytest.mark.parametrize("daemon_program", [hasty("connmgr.shares.OUTPUT_BYTES=0")], ids=["hasty"])
+@pytest.mark.parametrize("way", ["shell", "job"])
+def test_what_a_token_s_run_prints_takes_of_its_share_of_memory(
+    start_daemon: StartDaemon, tmp_path: Path, way: str
+) -> None:
+    printed = 400_000
+    daemon = start_daemon("--run-output", "1000000")
+    hosts = Hosts(daemon, tmp_path / "far", 2)
+    command = f"head -c {printed} /dev/zero | tr '\\0' x"
+
+    def kept(client: Client) -> list[tuple[int, bool | None]]:
+        run = client.runs.start(connections=hosts.ids, command=command, as_=way).run
+        assert run is not None
+        assert [target.state for target in hosts.targets(hosts.ended(run).run)] == ["done", "done"]
+        return [(len(group.stdout), group.truncated) for group in hosts.client.runs.output(run)]
+
+    assert kept(hosts.client) == [(printed, None)], "the owner has no share"
+    with hosts.with_token() as theirs:
+        [(size, truncated)] = kept(theirs)
+    # What is not counted of a command is kept; of a job's output all is counted.
+    assert (size, truncated) == (UNCOUNTED_BYTES if way == "shell" else 0, True)
