@@ -312,7 +312,11 @@ def test_a_client_that_leaves_without_reading_kills_the_command(
 def test_the_time_of_a_command_goes_on_while_its_client_does_not_read(
     run: Run, connection: str, daemon: Daemon, tmp_path: Path
 ) -> None:
-    stream = run(printing(tmp_path / "progress"), connection=connection, encoding="base64", timeout=2)
+    begun = tmp_path / "begun"
+    command = f": > {begun}; {printing(tmp_path / 'progress')}"
+    stream = run(command, connection=connection, encoding="base64", timeout=2)
+    # The next request could have its turn before this one.
+    eventually(begun.exists, "the command has not begun")
     with client_of(daemon) as client:
         assert client.shell.exec(connection, "echo free", timeout=20).stdout == "free"
     lines = list(stream)
