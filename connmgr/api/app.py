@@ -62,7 +62,7 @@ from connmgr.api.endpoint import Endpoint, Group
 from connmgr.api.services import EXTENSION, Services
 from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.contract.common import SECOND_NAMES
-from connmgr.errors import ForbiddenOrigin, InvalidRequest, MisdirectedRequest, Stopping
+from connmgr.errors import ForbiddenOrigin, InvalidRequest, MisdirectedRequest
 from connmgr.paths import is_loopback
 
 GROUPS = (
@@ -144,8 +144,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
             raise refusal.error
         if CALLER not in environ:
             addresses.check(environ, browsers=not services.settings.no_auth)
-        if services.stopping():
-            raise Stopping("The daemon is stopping.")
+        services.require_running()
 
     app.before_request(admit)
     app.after_request(_finish)

@@ -50,6 +50,8 @@ client whose rights are known already. No header of a client has such a name."""
 STORE = "connmgr.store"
 """The function that stores the run of a request to start one, in a larger change, if it is not stored by itself."""
 
+LONGEST_PATH = 200
+
 
 @dataclass
 class RequestContext:
@@ -64,6 +66,12 @@ class RequestContext:
     """The request itself, as a WSGI environment."""
 
     continuation: Continuation
+    path: str
+    """The path of its endpoint, or the beginning of another path that was asked for."""
+
+    is_known: bool
+    """Whether there is such an endpoint."""
+
     action: str | None = None
     audited: bool = False
     about: dict[str, Any] = field(default_factory=dict)
@@ -114,25 +122,38 @@ class RequestContext:
 
 
 def open_context() -> RequestContext:
-    """Create the context of a request, and return it."""
+    """Create the context of the request that Flask has, and return it."""
     # Each use of Flask's request costs three calls.
-    environ = flask.request.environ
+    request = flask.request
+    rule, environ = request.url_rule, request.environ
+    return open_context_of(environ, rule.rule if rule else request.path[:LONGEST_PATH], is_known=rule is not None)
+
+
+def open_context_of(environ: dict[str, Any], path: str, *, is_known: bool = True) -> RequestContext:
+    """Create the context of a request to ``path`` in Flask's current application, and return it."""
     continuation = environ.get(CONTINUATION) or Continuation(resumes=False)
     # The id is not a secret, and random bytes from the system would cost a switch of threads.
-    context = RequestContext(f"{random.getrandbits(32):08x}", time.perf_counter(), environ, continuation)
+    id = f"{random.getrandbits(32):08x}"
+    context = RequestContext(id, time.perf_counter(), environ, continuation, path, is_known)
     flask.g.context = context
     return context
 
 
 def request_context() -> RequestContext:
     """Return the context of the request that is being answered."""
-    context: RequestContext = flask.g.context
+    # By the object behind Flask's proxy: an attribute of the proxy itself costs twice as many calls, a dozen times a
+    # request.
+    context: RequestContext = flask.g._get_current_object().context
     return context
+
+
+def _has_context() -> bool:
+    return flask.has_app_context() and "context" in flask.g
 
 
 def holder() -> str | None:
     """Return whose share of the daemon is used here; None, as for the owner, outside of requests."""
-    return request_context().holder if flask.has_request_context() else None
+    return request_context().holder if _has_context() else None
 
 
 def continuation() -> Continuation:
@@ -217,7 +238,7 @@ def require_client() -> None:
 
 def note_loan(loan: Loan, connection: str) -> bool:
     """Note that the request that is being answered uses ``connection`` by a loan; return False outside of requests."""
-    if not flask.has_request_context():
+    if not _has_context():
         return False
     context = request_context()
     context.loan = loan

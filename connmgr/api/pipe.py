@@ -79,15 +79,17 @@ def pipe(request: PipeRequest) -> Begin:
     directory nor the variables of a shell. It gets HUP when its client leaves. What has left for a session of its own
     by then, as daemons do, and what ignores HUP runs on, as after a logout.
     """
-    daemon, access = services(), caller().access
-    daemon.streams.require_room(caller().holder)
-    cookie, sandbox = secrets.token_hex(16), sandbox_of(caller().grant)
+    daemon, asking = services(), caller()
+    daemon.streams.require_room(asking.holder)
+    cookie, sandbox = secrets.token_hex(16), sandbox_of(asking.grant)
     if request.tcp is None:
         open = partial(_start, request, sent_by(request) or {}, cookie, sandbox)
     else:
         open = partial(_open_tcp, request.tcp)
     timeout, ground = daemon.settings.start_timeout, ground_of(request.connection)
-    lease, channel = open_on_link(daemon.links, request.connection, access, open, timeout, cancellation(), ground)
+    lease, channel = open_on_link(
+        daemon.links, request.connection, asking.access, open, timeout, cancellation(), ground
+    )
     note_forwarding(lease.link.first)
     record_end = end_recorder()
 

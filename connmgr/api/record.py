@@ -12,7 +12,6 @@ from http import HTTPStatus
 from typing import Any
 
 import flask
-from werkzeug.routing import Rule
 
 from connmgr.api.context import RequestContext, request_context
 from connmgr.api.errors import as_error
@@ -28,7 +27,6 @@ logger = logging.getLogger("connmgr.request")
 
 REQUIRED = "required"
 REFUSALS = (401, 403, 429)
-LONGEST_PATH = 200
 ENDED = "ended"
 """The ``event`` of an entry about the end of a process that outlived the request that started it."""
 
@@ -47,25 +45,30 @@ def announce(services: Services, context: RequestContext, *, reads: bool) -> Non
         return
     memory = context.continuation.memory
     if _BEGUN not in memory:
-        facts = {name: value for name, value in _facts(context, flask.request.url_rule).items() if name != "status"}
+        facts = {name: value for name, value in _facts(context).items() if name != "status"}
         memory[_BEGUN] = services.audit.begin(facts | _further(context), _without_connection(context))
     context.begun = memory[_BEGUN]
 
 
 def finish(response: flask.Response) -> flask.Response:
     """Record the request answered by ``response``; a streamed response, after it is sent."""
-    context, rule = request_context(), flask.request.url_rule
+    context = request_context()
     response.headers["X-Request-Id"] = context.id
-    facts = {**_facts(context, rule), "status": response.status_code, "code": None}
-    # Every refusal gets an entry, except that of an unauthenticated client, which could fill the log.
-    stranger = context.caller is None and not context.authority
-    audited = not stranger and (context.audited or response.status_code in REFUSALS)
-    record = partial(_record, services(), facts, rule.rule if rule else "", context, audited)
+    record = recorder(context, response.status_code)
     if response.is_streamed:
         response.call_on_close(record)
     else:
         record()
     return response
+
+
+def recorder(context: RequestContext, status: int) -> Callable[[], None]:
+    """Return the function that records the request ``context``, answered with ``status``, when all of it is sent."""
+    facts = {**_facts(context), "status": status, "code": None}
+    # Every refusal gets an entry, except that of an unauthenticated client, which could fill the log.
+    stranger = context.caller is None and not context.authority
+    audited = not stranger and (context.audited or status in REFUSALS)
+    return partial(_record, services(), facts, context.path if context.is_known else "", context, audited)
 
 
 def end_recorder() -> Callable[..., None]:
@@ -75,7 +78,7 @@ def end_recorder() -> Callable[..., None]:
     after the request was answered.
     """
     context, log = request_context(), services().audit
-    facts = {name: value for name, value in _facts(context, flask.request.url_rule).items() if name != "status"}
+    facts = {name: value for name, value in _facts(context).items() if name != "status"}
 
     def record(exit_code: int | None, **details: Any) -> None:
         ended = {"event": ENDED, **details} | ({} if exit_code is None else {"exitCode": exit_code})
@@ -84,14 +87,14 @@ def end_recorder() -> Callable[..., None]:
     return record
 
 
-def _facts(context: RequestContext, rule: Rule | None) -> dict[str, Any]:
+def _facts(context: RequestContext) -> dict[str, Any]:
     environ, caller = context.environ, context.caller
     return {
         "id": context.id,
         "client": caller.name if caller else context.client,
         "session": caller.id if caller else None,
         "method": environ["REQUEST_METHOD"],
-        "path": rule.rule if rule else flask.request.path[:LONGEST_PATH],
+        "path": context.path,
         "connection": context.about.get("connection") or context.details.pop("connection", None),
         "status": None,
     }

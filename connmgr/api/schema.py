@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from difflib import get_close_matches
-from functools import partial
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
 
-from marshmallow import ValidationError, fields, post_load, pre_load, validate
+from marshmallow import ValidationError, fields, missing, post_load, pre_load, validate
 
 from connmgr.contract import common as elevation
 from connmgr.contract.common import ELEVATE, SECOND_NAMES, Located
@@ -351,10 +351,55 @@ BY_FACT: Mapping[object, Callable[..., fields.Field[Any]]] = {
 """The strict field of a value that its type alone does not tell."""
 
 
+class _Loading(NamedTuple):
+    """What a schema does with the members of a request, and for those that are not there."""
+
+    fields: Mapping[str, tuple[str, fields.Field[Any]]]
+    """The attribute and the field of each member, by its name in JSON."""
+
+    defaults: Mapping[str, Any]
+    made: Mapping[str, Callable[[], Any]]
+    """Attributes whose default is made for each request."""
+
+    required: frozenset[str]
+
+
 class MessageSchema(Schema):
     """The schema of a message; it loads the message itself."""
 
     made_of: ClassVar[type[Message]]
+
+    def load(self, data: Any, *, many: bool | None = None, partial: Any = None, unknown: Any = None) -> Any:
+        # marshmallow asks every field of a schema for its value; most requests name few of many. It is left to say what
+        # is wrong.
+        is_usual = isinstance(data, dict) and not (many or self.many or partial or unknown)
+        message = self._loaded(data) if is_usual else None
+        return super().load(data, many=many, partial=partial, unknown=unknown) if message is None else message
+
+    def _loaded(self, data: Mapping[str, Any]) -> Message | None:
+        """Return the message that ``data`` is; None if something of it is wrong, or has its second name."""
+        loading = self._loading
+        values = {**loading.defaults, **{name: make() for name, make in loading.made.items()}}
+        try:
+            for name, value in data.items():
+                if name not in loading.fields:
+                    return None
+                attribute, field = loading.fields[name]
+                values[attribute] = field.deserialize(value, name, data)
+            return self.make(values) if loading.required <= values.keys() else None
+        except ValidationError:
+            return None
+
+    @cached_property
+    def _loading(self) -> _Loading:
+        all_fields = self.load_fields.items()
+        defaults = {name: field.load_default for name, field in all_fields if field.load_default is not missing}
+        return _Loading(
+            {field.data_key or name: (name, field) for name, field in all_fields},
+            {name: default for name, default in defaults.items() if not callable(default)},
+            {name: default for name, default in defaults.items() if callable(default)},
+            frozenset(name for name, field in all_fields if field.required),
+        )
 
     @pre_load
     def take_second_name(self, data: Mapping[str, Any], **_: Any) -> Mapping[str, Any]:

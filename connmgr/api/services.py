@@ -23,7 +23,7 @@ from connmgr.api.listeners import Listeners
 from connmgr.api.page_files import PageFiles
 from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
-from connmgr.errors import Busy
+from connmgr.errors import Busy, Stopping
 from connmgr.events import Events
 from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
@@ -263,8 +263,13 @@ class Services:
     stopping: Callable[[], bool]
     stop: Callable[[], None]
 
+    def require_running(self) -> None:
+        """Raise :class:`connmgr.errors.Stopping` if the daemon is stopping."""
+        if self.stopping():
+            raise Stopping("The daemon is stopping.")
+
 
 def services() -> Services:
     """Return the services of the application that answers this request."""
-    daemon: Services = flask.current_app.extensions[EXTENSION]
+    daemon: Services = flask.current_app._get_current_object().extensions[EXTENSION]  # type: ignore[attr-defined]
     return daemon

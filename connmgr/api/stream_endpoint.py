@@ -23,9 +23,6 @@ from connmgr.pipes.clients import Opening, WaitingClient, refuse
 from connmgr.streams.loop import Loop
 from connmgr.suspension import Suspended
 
-PASSENGER = "connmgr.passenger"
-"""The key in a request's environment for a client that comes with its request, and without a WebSocket."""
-
 FIRST_MESSAGE_SECONDS = 10.0
 
 UPGRADE_REST = 30.0
@@ -58,9 +55,6 @@ class StreamEndpoint(Endpoint):
 
     def __call__(self, **in_path: Any) -> flask.Response:
         daemon, context = services(), self._context()
-        passenger: Passenger | None = context.environ.get(PASSENGER)
-        if passenger is not None:
-            return self._begin_in_process(daemon, context, passenger)
         opening: Opening | None = context.continuation.memory.get(_OPENING)
         if opening is not None:
             return self._begin_after_message(daemon, context, opening, in_path)
@@ -77,15 +71,17 @@ class StreamEndpoint(Endpoint):
         context.continuation.memory[_OPENING] = opening
         return self._begin_after_message(daemon, context, opening, None)
 
-    def _begin_in_process(self, daemon: Services, context: RequestContext, passenger: Passenger) -> flask.Response:
-        """Carry out the request that ``passenger`` has brought."""
+    def serve(self, passenger: Passenger) -> None:
+        """Carry out the request that ``passenger`` has brought, whose context is open; or refuse it."""
+        daemon, context = services(), request_context()
         try:
+            daemon.require_running()
+            self._context()
             self._find_caller(daemon, context)
             request = load(self._schema, dict(passenger.members))
-            return self._carry_out(daemon, context, request, partial(_begun, passenger))
+            self._carry_out(daemon, context, request, partial(_begun, passenger))
         except Exception as error:  # noqa: BLE001 - the client understands no answer of HTTP
             passenger.refuse(note_error(error, context, debug=False)[0])
-            return flask.Response(status=101)
 
     def _begin_after_message(
         self, daemon: Services, context: RequestContext, opening: Opening, in_path: Mapping[str, str] | None

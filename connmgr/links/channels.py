@@ -41,12 +41,14 @@ def lease_live_link(
     """
     while True:
         lease = links.lease(connection, access, deadline.left(LEAST_SECONDS), (), cancellation)
-        with ExitStack() as cleanup:
-            cleanup.callback(lease.release)
+        try:
             if lease.opener or lease.link.first.answers(deadline.within(PROBE_SECONDS).left()):
-                cleanup.pop_all()
                 return lease
             lease.link.retire()
+        except BaseException:
+            lease.release()
+            raise
+        lease.release()
 
 
 def open_on_link(
@@ -68,20 +70,19 @@ def open_on_link(
     deadline = Deadline(timeout)
     while True:
         lease = lease_live_link(links, connection, access, deadline, cancellation)
-        with ExitStack() as cleanup:
-            cleanup.callback(lease.release)
+        try:
             cancellation.require()
             if ground is not None:
                 ground.require(lease.link.target.digest)
-            try:
-                channel = open(lease.link, deadline.left(LEAST_SECONDS))
-            except ShellLost:
-                lease.link.retire()
-                if lease.opener or deadline.passed:
-                    raise
-                continue
-            cleanup.pop_all()
-            return lease, channel
+            return lease, open(lease.link, deadline.left(LEAST_SECONDS))
+        except ShellLost:
+            lease.link.retire()
+            lease.release()
+            if lease.opener or deadline.passed:
+                raise
+        except BaseException:
+            lease.release()
+            raise
 
 
 class TcpChannel(Channel):

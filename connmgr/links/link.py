@@ -420,9 +420,10 @@ class SpareTransport(Transport):
 
     def open_line(self, line: str, *, timeout: float) -> Channel | None:
         # What a full chain refuses is tried again by open_channel(), which makes room.
-        with contextlib.suppress(ChannelRefused):
+        try:
             return self._first.open_line(line, timeout=timeout)
-        return None
+        except ChannelRefused:
+            return None
 
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
         return self._first.open_tcp(host, port, timeout=timeout)

@@ -105,7 +105,10 @@ class LinkTable:
 
     def peek(self, connection: str) -> Lease | None:
         """Lease an open link of the connection, or return None. Check its ``admission`` before using it."""
-        return next(self._leases(connection, ()), None)
+        for link in self._newest_first(connection, ()):
+            with contextlib.suppress(ShellLost):
+                return link.lease()
+        return None
 
     def forget(self, connections: Iterable[str]) -> None:
         """Retire the links of removed or changed connections, including links that are being opened right now."""
@@ -118,28 +121,31 @@ class LinkTable:
                         link.retire()
 
     def _shared(self, connection: str, access: Access, without: Collection[Link]) -> Lease | None:
-        for lease in self._leases(connection, without):
-            with contextlib.ExitStack() as cleanup:
-                cleanup.callback(lease.release)
-                try:
-                    lease.link.admission.check(access)
-                except Outdated:
-                    lease.link.retire()
-                    continue
-                cleanup.pop_all()
+        for link in self._newest_first(connection, without):
+            try:
+                lease = link.lease()
+            except ShellLost:
+                continue
+            try:
+                link.admission.check(access)
+            except Outdated:
+                link.retire()
+                lease.release()
+            except BaseException:
+                lease.release()
+                raise
+            else:
                 return lease
         return None
 
-    def _leases(self, connection: str, without: Collection[Link]) -> Iterator[Lease]:
-        """Yield a lease of each usable link; the newest is the likeliest to have room."""
+    def _newest_first(self, connection: str, without: Collection[Link]) -> list[Link]:
+        """Return the links of the connection; the newest is the likeliest to have room.
+
+        One may die or be retired before it is leased. Then it refuses, and the next one is tried.
+        """
         with self._lock:
             open_links = self._by_connection.get(connection)
-            links = [link for link in reversed(open_links.links) if link not in without] if open_links else []
-        for link in links:
-            # A link may die or be retired between the copy of the list and its lease. Then it refuses, and the next one
-            # is tried.
-            with contextlib.suppress(ShellLost):
-                yield link.lease()
+            return [link for link in reversed(open_links.links) if link not in without] if open_links else []
 
     def _opened(self, connection: str, open_links: _OpenLinks, access: Access, deadline: Deadline) -> Lease | None:
         """Open a link and lease it; return None if its connection was changed meanwhile."""

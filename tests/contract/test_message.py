@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Annotated, ClassVar
 
 import pytest
-from marshmallow import ValidationError
+from marshmallow import Schema, ValidationError
 
 from connmgr.api.app import endpoints
 from connmgr.api.schema import MessageSchema, schema_of
@@ -89,6 +89,17 @@ def test_json_becomes_a_message_and_the_same_json_again() -> None:
 def test_the_schema_loads_the_same_message_that_a_client_reads() -> None:
     loaded = schema_of(Everything)().load(WHOLE)
     assert to_json(loaded) == to_json(from_json(Everything, WHOLE)) == WHOLE
+
+
+WITH_EXAMPLES = {one.path: one for one in endpoints() if one.described and one.example is not None and one.request}
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES)
+def test_a_request_is_loaded_as_marshmallow_itself_loads_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connmgr.api.schema.now", lambda: NOON)
+    schema, example = WITH_EXAMPLES[path].request, dict(WITH_EXAMPLES[path].example or {})
+    assert schema is not None
+    assert schema.load(example) == Schema.load(schema, example)
 
 
 def test_what_is_absent_is_left_out_and_null_is_not() -> None:
