@@ -11,6 +11,7 @@ import {
   html,
   Icon,
   render,
+  settle,
   text,
   toast,
   undoLast,
@@ -194,12 +195,15 @@ function Self() {
       <p class="who" title=${me.id ? `Token ${me.id}` : ""}>${me.id ? text(me.name) : "Owner"}</p>
       <p>
         <button class="quiet" onClick=${turn} aria-label=${`Colours: ${theme}`}>${theme === "auto" ? "Auto" : theme === "light" ? "Light" : "Dark"}</button>
-        <button class="quiet" onClick=${doing(logout)}>Log out</button>
+        <button class="quiet" onClick=${doing(leave)}>Log out</button>
         <a href="/docs">API</a>
       </p>
     </div>
   `;
 }
+
+/** What is still to be done needs the session. */
+const leave = () => settle().then(logout);
 
 function useTheme() {
   const theme = localStorage.getItem(THEME);
@@ -225,6 +229,7 @@ async function main() {
   let ends = [];
   const door = (/** @type {any} */ props) => {
     for (const end of ends.splice(0)) end();
+    settle();
     for (const dialog of document.querySelectorAll("dialog")) dialog.close();
     // The frame of index.html, which no component has made.
     place.querySelector(":scope > .shell > div.side")?.closest(".shell")?.remove();
@@ -244,7 +249,7 @@ async function main() {
     for (const { name, key, title } of views)
       register({ name: `Go to ${title.toLowerCase()}`, key: `g ${key}`, run: () => go(`#/${name}`) });
     register({ name: "Undo", hint: "what the last notice says", key: "z", run: undoLast });
-    register({ name: "Log out", run: logout });
+    register({ name: "Log out", run: leave });
     ends = [follow()];
     // The stream first: what changes while the lists are read is told, too.
     if (can("event.stream")) {

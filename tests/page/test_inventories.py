@@ -59,7 +59,13 @@ def test_an_inventory_is_added_renewed_and_shows_what_has_left_its_list(
     page.get_by_role("complementary", name="web2").wait_for()
     visitor.settle(page, "#/inventories/racks")
     details.get_by_role("button", name="Remove").click()
-    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    before = own_daemon.client.post("/inventory/query")
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("row").click()
+    assert own_daemon.client.post("/inventory/query") == before
+    details.get_by_role("button", name="Remove").click()
+    page.get_by_text("racks will be removed; its connections stay").wait_for()
+    page.locator("#toasts").get_by_role("button", name="Dismiss").last.click()
     page.get_by_text("No inventories yet").wait_for()
 
 

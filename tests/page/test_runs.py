@@ -163,8 +163,9 @@ def test_a_cell_tells_of_its_target_and_what_failed_is_run_again(
     page.get_by_role("region", name="done on 3 machines").wait_for()
     page.get_by_role("link", name="an earlier run").click()
     page.get_by_role("button", name="Remove").click()
-    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     page.get_by_role("complementary").wait_for(state="detached")
+    page.locator("#toasts").get_by_role("button", name="Dismiss").last.click()
+    page.locator(".row.leaving").wait_for(state="detached")
     assert [one.retry_of for one in clean_daemon.client.runs.query() if run in (one.run, one.retry_of)] == [run]
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from connmgr.client import LOCAL_MACHINE
+from tests.api.wire import send
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 from tests.page.axe import hindrances
 from tests.page.browser import PHONE
 from tests.rights.wire import create
@@ -69,8 +71,73 @@ def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(
     visitor.settle(page, "#/schedules")
     page.get_by_role("row").click()
     details.get_by_role("button", name="Remove").click()
-    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    page.get_by_text("<b>nightly</b> will be removed; its runs stay.").wait_for()
+    page.locator("#toasts").get_by_role("button", name="Dismiss").last.click()
     page.get_by_text("No schedules yet").wait_for()
+
+
+def test_a_schedule_is_removed_when_its_notice_goes_and_an_undo_keeps_its_secrets(
+    clean_daemon: Daemon, visit: Visit
+) -> None:
+    client = clean_daemon.client
+    webhook = {"url": "https://hooks.example/failed", "secret": "0123456789abcdef"}
+    run = {"connectionFilter": "*", "command": "true"}
+    for name in ("first", "second"):
+        client.post("/schedule/add", name=name, every=3600, run=run, notify={"webhook": webhook})
+    before = client.post("/schedule/query")["schedules"]
+    visitor = visit()
+    page = visitor.opened(clean_daemon, "#/schedules")
+    leaving = page.locator(".row.leaving")
+    details = page.get_by_role("complementary", name="Schedules")
+    page.get_by_role("row").get_by_text("first").click()
+    details.get_by_role("button", name="Remove").click()
+    leaving.get_by_text("first").wait_for()
+    assert details.count() == 0
+    # Neither the row nor its address offers to remove it once more.
+    leaving.click()
+    first = next(one["schedule"] for one in before if one["name"] == "first")
+    visitor.settle(page, f"#/schedules/{first}")
+    assert details.count() == 0
+    assert client.post("/schedule/query")["schedules"] == before
+    page.get_by_role("button", name="Undo").click()
+    details.get_by_role("heading", name="first").wait_for()
+    assert leaving.count() == 0
+    assert client.post("/schedule/query")["schedules"] == before
+    # Whoever leaves the page has not undone it.
+    for name in ("first", "second"):
+        visitor.settle(page, "#/schedules")
+        page.get_by_role("row").get_by_text(name).click()
+        details.get_by_role("button", name="Remove").click()
+        leaving.get_by_text(name).wait_for()
+    assert leaving.count() == 2
+    page.goto("about:blank")
+    eventually(lambda: client.post("/schedule/query")["schedules"] == [], "both are removed")
+
+
+def test_what_is_to_be_removed_is_removed_before_the_session_ends(clean_daemon: Daemon, visit: Visit) -> None:
+    client = clean_daemon.client
+    for name in ("removed", "kept"):
+        client.post("/schedule/add", name=name, every=3600, run={"connectionFilter": "*", "command": "true"})
+    visitor = visit()
+    # What the page still reads while it logs out is refused.
+    visitor.provokes = True
+    page = visitor.opened(clean_daemon, "#/schedules")
+    page.get_by_role("row").get_by_text("removed").click()
+    page.get_by_role("button", name="Remove").click()
+    page.locator(".row.leaving").wait_for()
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_text("You are logged out.").wait_for()
+    assert [one["name"] for one in client.post("/schedule/query")["schedules"]] == ["kept"]
+    # A session that somebody else ends cannot remove anything, and says so.
+    page = visitor.opened(clean_daemon, "#/schedules")
+    page.get_by_role("row").get_by_text("kept").click()
+    page.get_by_role("button", name="Remove").click()
+    page.locator(".row.leaving").wait_for()
+    session = page.evaluate("sessionStorage.getItem('connmgr.token')")
+    assert send(clean_daemon.url, "/web/logout", {}, {"Authorization": f"Bearer {session}"}).status == 200
+    page.get_by_role("alert").get_by_text("kept is not removed.").wait_for()
+    [kept] = client.post("/schedule/query")["schedules"]
+    client.post("/schedule/remove", schedule=kept["schedule"])
 
 
 def test_a_schedule_s_machines_are_chosen_by_category_and_type_too(clean_daemon: Daemon, visit: Visit) -> None:

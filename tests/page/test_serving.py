@@ -92,23 +92,30 @@ def test_a_file_is_packed_once_until_it_changes(tmp_path: Path) -> None:
         files.get("a.js")
 
 
-def test_a_file_is_delivered_without_the_lines_of_its_comments(tmp_path: Path) -> None:
+def test_a_file_is_delivered_without_its_comments(tmp_path: Path) -> None:
     written = """\
 // First of all.
 /**
  * What it is.
  */
 let one = "/* no comment */"; // behind code
-/** @type {any} */ (one).two = 2;
+/** @type {any} */ (one).two = (/** @type {string} */ three) => four/** @type {any} */ (three);
   /* the last */
 """
-    left = ["", "", "", "", 'let one = "/* no comment */"; // behind code', "/** @type {any} */ (one).two = 2;", "", ""]
+    left = [
+        *["", "", "", ""],
+        'let one = "/* no comment */"; // behind code',
+        "(one).two = (three) => four/** @type {any} */ (three);",
+        *["", ""],
+    ]
     (tmp_path / "vendor").mkdir()
     for name in ("a.js", "vendor/a.js"):
         (tmp_path / name).write_text(written)
     files = PageFiles(tmp_path)
     assert files.get("a.js").content.decode().split("\n") == left
     assert files.get("vendor/a.js").content.decode() == written
+    (tmp_path / "a.css").write_text("p {\n  /* why */\n  color: red;\n}\n")
+    assert files.get("a.css").content == b"p {\n\ncolor: red;\n}\n"
 
 
 @pytest.mark.needs("libatomic")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -254,6 +255,52 @@ def test_a_search_finds_what_was_printed(daemon: Daemon, client: Client, visitor
     page.get_by_text("1 of 1").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("searchbox", name="Find in the output").wait_for(state="hidden")
+
+
+LONG_RECORDING = r"""
+const fetched = fetch;
+window.fetch = async (path, options) => {
+    if (path !== "/recording/read") return fetched(path, options);
+    const header = JSON.stringify({ version: 3, term: { cols: 80, rows: 24 }, command: "long" });
+    const printed = text => JSON.stringify([0.001, "o", text + "\r\n"]) + "\n";
+    const encoded = text => new TextEncoder().encode(text);
+    const piece = encoded(printed("x".repeat(78)).repeat(1000));
+    const first = [encoded(header + "\n"), piece, piece, encoded(printed("the mark"))];
+    let left = 100_000_000;
+    return new Response(new ReadableStream({
+        pull: async control => {
+            if (!first.length) await others;
+            const next = first.shift() ?? piece;
+            control.enqueue(next);
+            left -= next.length;
+            if (left <= 0) control.close();
+        },
+    }));
+};
+const others = new Promise(done => { window.release = done; });
+window.turns = 0;
+const turn = () => { turns += 1; setTimeout(turn); };
+turn();
+"""
+"""A recording of 100 MB, which is there as fast as it is read, but for its beginning only when it is released; and how
+often anything else had its turn meanwhile."""
+
+
+def test_a_page_that_reads_a_long_recording_does_other_things_meanwhile(daemon: Daemon, visit: Visit) -> None:
+    visitor = visit(locale="en-GB")
+    visitor.context.add_init_script(LONG_RECORDING)
+    page = visitor.opened(daemon, "#/recordings/00000000-0000-4000-8000-000000000000")
+    # It plays while the rest of it is still to come.
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_text(re.compile(r"/ 0:02\+$")).wait_for()
+    before = page.evaluate("release(), turns")
+    page.get_by_text(re.compile(r"/ [\d:]+$")).wait_for()
+    # However slow the machine is: about as often as 12 ms of reading are over.
+    assert page.evaluate("turns") - before >= 20
+    page.get_by_role("slider", name="Moment").evaluate(
+        "field => { field.value = 2.001; field.dispatchEvent(new Event('input', { bubbles: true })); }"
+    )
+    _shows(page, "the mark")
 
 
 def test_a_recording_is_replayed_searched_and_exported(daemon: Daemon, client: Client, visitor: Visitor) -> None:

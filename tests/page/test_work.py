@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -52,6 +53,21 @@ def test_a_denial_in_the_page_is_what_the_token_is_told(daemon: Daemon, visit: V
     page.get_by_role("button", name="Take it back").wait_for(state="detached")
     page.locator(".details").get_by_text("denied").wait_for()
     assert holder.refused("/shell/exec", connection=LOCAL, command="true", start=True) == "approval_denied"
+
+
+def test_what_waits_for_a_decision_is_seen_by_a_browser_whose_clock_is_wrong(own_daemon: Daemon, visit: Visit) -> None:
+    holder = create(own_daemon, "shell.any", rules=ASKS)
+    asked = holder.send("/shell/exec", connection=LOCAL, command="true", start=True).json["approval"]
+    visitor = visit(locale="en-GB")
+    visitor.context.add_init_script("const now = Date.now; Date.now = () => now() + 5 * 86_400_000")
+    page = visitor.opened(own_daemon, "#/approvals")
+    page.get_by_role("row").click()
+    page.get_by_role("button", name="Approve once").wait_for()
+    said = page.get_by_role("complementary", name="Approvals").locator("header time").inner_text()
+    assert said in {"just now", "1 min ago"}
+    page.get_by_role("button", name="Deny").click()
+    denied = partial(own_daemon.client.post, "/approval/query", states=["denied"])
+    eventually(lambda: [one["approval"] for one in denied()["approvals"]] == [asked], "the request is denied")
 
 
 @pytest.fixture
@@ -128,7 +144,8 @@ def test_a_job_is_started_followed_given_input_and_removed(clean_daemon: Daemon,
     output.get_by_text("<i>hello</i>").wait_for()
     page.get_by_role("row").get_by_text("exit 4", exact=True).wait_for()
     page.get_by_role("button", name="Remove").click()
-    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    page.get_by_text("will be removed; so will its output on its machine.").wait_for()
+    page.locator("#toasts").get_by_role("button", name="Dismiss").last.click()
     page.get_by_text("No jobs yet").wait_for()
 
 

@@ -41,13 +41,14 @@ export function authorization() {
 }
 
 /**
- * Sends a request, and returns its answer. `quiet` asks nobody about a remedy: for what nobody has just asked for.
- * @template {string} P @param {P} path @param {object} [data] @param {{signal?: AbortSignal, quiet?: boolean}} [options]
+ * Sends a request, and returns its answer. `quiet` asks nobody about a remedy: for what nobody has just asked for. With
+ * `keepalive` it is sent even while the page is left.
+ * @template {string} P @param {P} path @param {object} [data] @param {{quiet?: boolean} & Sent} [options]
  * @returns {Promise<import("../contract.d.ts").Answer<P>>}
  * @throws {ApiError}
  */
-export function call(path, data = {}, { signal, quiet = false } = {}) {
-  return remedied(data, quiet, () => sent(path, data, signal));
+export function call(path, data = {}, { quiet = false, ...options } = {}) {
+  return remedied(data, quiet, () => sent(path, data, options));
 }
 
 /**
@@ -58,18 +59,27 @@ export function call(path, data = {}, { signal, quiet = false } = {}) {
  */
 export function eachLine(path, data, each, signal) {
   return remedied(data, false, async () => {
-    const response = await posted(path, data, signal);
+    const response = await posted(path, data, { signal });
     if (!response.ok || !response.body) return void answerOf(response.status, await reached(response.text()));
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rested = performance.now();
     for (let begun = ""; ; ) {
       const { done, value } = await reached(reader.read());
       if (done) return;
-      const whole = (begun + value).split("\n");
+      const whole = value.split("\n");
+      whole[0] = begun + whole[0];
       begun = whole.pop() ?? "";
-      each(whole.filter(Boolean).map((line) => JSON.parse(line)));
+      const some = whole.filter(Boolean);
+      if (some.length) each(some.map((line) => JSON.parse(line)));
+      // What is there already is read without a pause, in which nothing else would be done.
+      if (performance.now() - rested < BUSY_MS) continue;
+      await new Promise((done) => setTimeout(done));
+      rested = performance.now();
     }
   });
 }
+
+const BUSY_MS = 12;
 
 /** @template T @param {object} data @param {boolean} quiet @param {() => Promise<T>} send @returns {Promise<T>} */
 async function remedied(data, quiet, send) {
@@ -89,19 +99,32 @@ async function remedied(data, quiet, send) {
   }
 }
 
-/** @param {string} path @param {object} data @param {AbortSignal} [signal] */
-async function sent(path, data, signal) {
-  const response = await posted(path, data, signal);
+/** @typedef {{signal?: AbortSignal, keepalive?: boolean}} Sent how a request is sent */
+
+/** @param {string} path @param {object} data @param {Sent} [options] */
+async function sent(path, data, options) {
+  const response = await posted(path, data, options);
   return answerOf(response.status, await reached(response.text()));
 }
 
-/** @param {string} path @param {object} data @param {AbortSignal} [signal] */
-function posted(path, data, signal) {
+/** @param {string} path @param {object} data @param {Sent} [options] */
+async function posted(path, data, options) {
   const [type, body] =
     data instanceof Blob ? ["application/octet-stream", data] : ["application/json", JSON.stringify(data)];
   const headers = { "Content-Type": type, ...(token() ? authorization() : {}) };
-  return reached(fetch(path, { method: "POST", headers, body, signal }));
+  const response = await reached(fetch(path, { method: "POST", headers, body, ...options }));
+  const apart = Date.parse(response.headers.get("Date") ?? "") - Date.now();
+  // The header has whole seconds, and was on its way for some time.
+  if (!Number.isNaN(apart)) ahead = Math.abs(apart) > APART_MS ? apart : 0;
+  return response;
 }
+
+const APART_MS = 2000;
+/** By how much the daemon's clock is ahead of the browser's, in ms. */
+let ahead = 0;
+
+/** The time on the daemon's clock, in ms: what it says of times is by that, and the browser's may be wrong. */
+export const now = () => Date.now() + ahead;
 
 /** The response of an endpoint that answers with bytes; `data` may be a Blob. @param {string} path @param {object} data @throws {ApiError} */
 export async function fetched(path, data) {
@@ -150,13 +173,15 @@ export async function login() {
 }
 
 export async function logout() {
+  const ended = sent("/web/logout", {});
+  // At once: what is refused meanwhile is refused because of this.
+  leave(null);
   try {
-    await sent("/web/logout", {});
+    await ended;
   } catch (error) {
     // It is over then, too, and the door is what was asked for.
     if (!(error instanceof ApiError)) throw error;
   }
-  leave(null);
 }
 
 /** Goes to the door: the session is over, and `error` says why. @param {ApiError | null} error */

@@ -10,7 +10,7 @@ import {
   useRef,
   useState,
 } from "../vendor/htm-preact.js";
-import { ApiError, on } from "./api.js";
+import { ApiError, now, on } from "./api.js";
 
 export * from "../vendor/htm-preact.js";
 
@@ -51,7 +51,7 @@ const EXACT = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle:
 export function ago(time) {
   if (!time) return html`<span class="note">–</span>`;
   const at = new Date(time);
-  const seconds = (at.getTime() - Date.now()) / 1000;
+  const seconds = (at.getTime() - now()) / 1000;
   const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
   const said =
     unit === "second" ? (seconds > 0 ? "in a moment" : "just now") : RELATIVE.format(Math.trunc(seconds / size), unit);
@@ -327,18 +327,19 @@ export const confirm = async ({ title, text: said = "", yes = "OK", no = "Cancel
 const TOAST_MS = 6000;
 const MOST_TOASTS = 4;
 
-/** @type {HTMLElement[]} */
-const toasts = [];
+/** The notices that are shown, and what is done when they go. @type {Map<HTMLElement, (() => unknown) | undefined>} */
+const toasts = new Map();
 
 /**
- * Says in passing that something was done, with a way back where there is one.
- * @param {string} said @param {{undo?: () => unknown, isFault?: boolean}} [options]
+ * Says in passing that something was done, with a way back where there is one. What has none is done by `later`: when
+ * the notice goes, unless somebody undoes it, or when the page is left.
+ * @param {string} said @param {{undo?: () => unknown, later?: () => unknown, isFault?: boolean}} [options]
  */
-export function toast(said, { undo, isFault = false } = {}) {
+export function toast(said, { undo, later, isFault = false } = {}) {
   const place = /** @type {HTMLElement} */ (document.getElementById(isFault ? "faults" : "toasts"));
   const element = document.createElement("div");
-  toasts.push(element);
-  while (toasts.length > MOST_TOASTS) gone(toasts[0]);
+  toasts.set(element, later);
+  if (toasts.size > MOST_TOASTS) gone([...toasts.keys()][0]);
   place.append(element);
   const close = () => gone(element);
   render(
@@ -347,8 +348,8 @@ export function toast(said, { undo, isFault = false } = {}) {
     ${
       undo &&
       html`<button class="undo" onClick=${() => {
+        toasts.set(element, undo);
         close();
-        doing(undo)();
       }}>Undo</button>`
     }
     <button class="quiet close" aria-label="Dismiss" onClick=${close}>×</button>
@@ -365,18 +366,23 @@ export function toast(said, { undo, isFault = false } = {}) {
 
 /** Presses the undo of the last notice that has one. */
 export function undoLast() {
-  const last = toasts.findLast((one) => one.querySelector(".undo"));
+  const last = [...toasts.keys()].findLast((one) => one.querySelector(".undo"));
   if (last) /** @type {HTMLElement} */ (last.querySelector(".undo")).click();
   else toast("There is nothing to undo.");
 }
 
 /** @param {HTMLElement} element */
 function gone(element) {
-  if (!toasts.includes(element)) return;
-  toasts.splice(toasts.indexOf(element), 1);
+  const work = toasts.get(element);
+  toasts.delete(element);
   render(/** @type {any} */ (null), element);
   element.remove();
+  return work && doing(work)();
 }
+
+/** Does at once what waits for notices to go. */
+export const settle = () => Promise.all([...toasts].map(([element, later]) => later && gone(element)));
+addEventListener("pagehide", settle);
 
 /** Says that something failed, unless it was ended on purpose or the door says so. @param {unknown} error */
 export function failed(error) {

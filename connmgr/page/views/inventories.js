@@ -5,7 +5,7 @@ import { form } from "../core/forms.js";
 import { address, go, register } from "../core/navigate.js";
 import { nameOf, useStore } from "../core/store.js";
 import { ago, counted, Facts, html, labelOf, State, text, useAnswer, useState } from "../core/ui.js";
-import { Details, forGood, Listing, named, secondsOf, spelled } from "./listing.js";
+import { Details, Listing, named, removal, secondsOf, spelled } from "./listing.js";
 
 /** Hosts that are named, of each change; the rest is counted. */
 const MOST_SAID = 20;
@@ -53,14 +53,8 @@ function One({ one, again }) {
         again();
       }
     };
-  const remove = () =>
-    forGood(`Remove ${name}?`, "Its connections stay, and follow no list any more.", "Remove", async () => {
-      await call("/inventory/remove", { name });
-      go("#/inventories");
-      again();
-    });
   return html`<${Details} title=${name} note=${counted(one.hosts, "host")} state=${stateOf(one)}
-    deeds=${[["Renew now", "inventory.renew", renew(), "primary"], ["Say what that would change", "inventory.renew", renew(true)], ["Remove", "inventory.remove", remove]]}
+    deeds=${[["Renew now", "inventory.renew", renew(), "primary"], ["Say what that would change", "inventory.renew", renew(true)], removal("inventories", "inventory", { name }, name, "its connections stay, and follow no list any more", again)]}
     facts=${[
       ["Source", html`<code>${text(sourceOf(one))}</code>`],
       ["Renewed", ago(renewed)],

@@ -20,7 +20,7 @@ import {
   useEffect,
   useState,
 } from "../core/ui.js";
-import { Details, forGood, Listing, Printed, plain, took, useTick } from "./listing.js";
+import { Details, Listing, Printed, plain, removal, took, useTick } from "./listing.js";
 
 const KINDS = /** @type {Record<string, string>} */ ({ starting: "busy", running: "busy", exited: "up" });
 const WAIT_SECONDS = 25;
@@ -69,7 +69,7 @@ function Jobs({ path }) {
   useTick(1, Boolean(jobs?.some(isUnderWay)));
   const isAny = Boolean(answer?.length);
   return html`<${Listing} view="jobs" id="job" ...${{ path, error, again }} items=${jobs} columns=${COLUMNS} begin=${START} isFound=${isAny}
-    one=${answer?.find(({ job }) => job === path[0])} details=${(job) => html`<${Job} job=${job} />`}
+    one=${answer?.find(({ job }) => job === path[0])} details=${(job) => html`<${Job} ...${{ job, again }} />`}
     tools=${isAny && html`<input type="search" class="find" aria-label="Search jobs" placeholder="Search" value=${wanted} onInput=${(event) => want(event.target.value)} />`}
     empty=${isAny ? ["No job is like that"] : ["No jobs yet", "A job is a command that goes on when this page, the daemon or the connection ends. Its output is kept on its machine."]} />`;
 }
@@ -126,16 +126,11 @@ function added(before, name, data) {
   return { ...before, parts, cut };
 }
 
-/** @param {{job: JobInfo}} props */
-function Job({ job }) {
-  const { parts, cut, dropped, error, again } = useOutput(job.job);
+/** @param {{job: JobInfo, again: () => void}} props */
+function Job({ job, again }) {
+  const { parts, cut, dropped, error, again: followAgain } = useOutput(job.job);
   const isOn = isUnderWay(job);
   const kill = (/** @type {string} */ signal) => () => call("/job/kill", { job: job.job, signal });
-  const remove = () =>
-    forGood("Remove this job?", "Its output on its machine is removed, too.", "Remove", async () => {
-      await call("/job/remove", { job: job.job });
-      go("#/jobs");
-    });
   const send = (/** @type {any} */ event) => {
     event.preventDefault();
     const field = event.currentTarget.elements.line;
@@ -148,7 +143,7 @@ function Job({ job }) {
     });
   };
   return html`<${Details} title=${job.name ?? "Job"} note=${`on ${text(nameOf(job.connection))}, ${exact(job.created)}`} state=${stateOf(job)}
-    deeds=${[isOn && ["End it", "job.kill", kill("TERM")], isOn && ["Kill it", "job.kill", kill("KILL")], !isOn && ["Remove", "job.remove", remove]]}
+    deeds=${[isOn && ["End it", "job.kill", kill("TERM")], isOn && ["Kill it", "job.kill", kill("KILL")], !isOn && removal("jobs", "job", { job: job.job }, job.name ?? "The job", "so will its output on its machine", again)]}
     facts=${[
       ["Took", `${took(job.created, job.ended)}${job.stale ? ", as last seen" : ""}`],
       ["Ended", job.ended && exact(job.ended)],
@@ -156,7 +151,7 @@ function Job({ job }) {
       ["Id", html`<code>${job.job}</code>`],
     ]}>
     <pre class="printed">${lines(commandOf(job))}</pre>
-    ${error && html`<${Fault} error=${error} again=${again} />`}
+    ${error && html`<${Fault} error=${error} again=${followAgain} />`}
     ${cut && html`<p class="note">Only the end of the output is shown.</p>`}
     <${Printed} label="Output">${parts.map(([name, part]) => (name === "stderr" ? html`<span class="err">${part}</span>` : part))}${!parts.length && html`<span class="note">${isOn ? "Nothing printed yet" : "It printed nothing"}</span>`}<//>
     ${dropped && html`<p class="note">The rest was dropped by the daemon's limit.</p>`}

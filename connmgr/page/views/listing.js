@@ -1,9 +1,9 @@
 // What the views have in common: a list with one thing beside it, what programs printed, and the choice of a machine.
 
+import { call, now } from "../core/api.js";
 import { address, go, run } from "../core/navigate.js";
-import { can, matching, qualified, useChoice, useStore } from "../core/store.js";
+import { can, changed, matching, qualified, useChoice, useStore } from "../core/store.js";
 import {
-  confirm,
   counted,
   doing,
   Empty,
@@ -14,6 +14,7 @@ import {
   Rows,
   State,
   text,
+  toast,
   useEffect,
   useLayoutEffect,
   useNarrow,
@@ -41,7 +42,7 @@ export function useTick(seconds, isOf = true) {
 
 /** @param {string} from @param {string | null} [to] */
 export function took(from, to) {
-  const seconds = Math.max(0, Math.round(((to ? Date.parse(to) : Date.now()) - Date.parse(from)) / 1000));
+  const seconds = Math.max(0, Math.round(((to ? Date.parse(to) : now()) - Date.parse(from)) / 1000));
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
@@ -123,6 +124,9 @@ export function Listing({
   onEnd,
 }) {
   const isNarrow = useNarrow();
+  useStore();
+  const isLeaving = (/** @type {any} */ item) => leaving.has(`${view}/${item[id]}`);
+  if (one && isLeaving(one)) one = undefined;
   const shown = one ? columns.slice(0, MOST_BESIDE) : columns;
   const row = (/** @type {any} */ item) =>
     !isNarrow
@@ -148,8 +152,8 @@ export function Listing({
             items?.length
               ? html`${!isNarrow && html`<div class="columns" aria-hidden="true">${shown.map(([head]) => html`<span>${head}</span>`)}</div>`}
             <${Rows} items=${items} label=${title} keyOf=${(item) => `${item[id]}`} onEnd=${onEnd}
-              row=${row} classOf=${(item) => (item === one ? "chosen" : "")}
-              open=${(item) => go((item === one ? `#/${view}` : address(view, `${item[id]}`)) + suffix)} />`
+              row=${row} classOf=${(item) => (item === one ? "chosen" : isLeaving(item) ? "leaving" : "")}
+              open=${(item) => isLeaving(item) || go((item === one ? `#/${view}` : address(view, `${item[id]}`)) + suffix)} />`
               : items &&
                 html`<${Empty} title=${none}>${why && html`<p>${why}</p>`}${isEmpty && first && html`<p>${first}</p>`}<//>`
           }
@@ -195,12 +199,42 @@ export const Details = ({ title, note, state, deeds = [], links, facts, children
   <${Facts} facts=${facts} />
 `;
 
-/** Asks before what has no way back; whether it was done. @param {string} title @param {any} said @param {string} yes @param {() => unknown} work */
-export async function forGood(title, said, yes, work) {
-  const is = await confirm({ title, text: html`${said} This cannot be undone.`, yes, danger: true });
-  if (is) await work();
-  return is;
-}
+/** What is removed when the notice about it goes, as its view and its id. @type {Set<string>} */
+const leaving = new Set();
+
+/**
+ * Removes a thing of a list, which nothing brings back: so it stays until the notice about that goes, or this page is
+ * left, and can be had again until then.
+ * @param {string} view @param {string} kind whose `remove` it is @param {Record<string, string>} which by its id
+ * @param {string} name @param {string} more what else goes, or stays @param {() => void} again @returns {Deed}
+ */
+export const removal = (view, kind, which, name, more, again) => [
+  "Remove",
+  `${kind}.remove`,
+  () => {
+    const key = `${view}/${Object.values(which)[0]}`;
+    const stay = () => {
+      leaving.delete(key);
+      changed();
+    };
+    leaving.add(key);
+    go(`#/${view}`);
+    toast(`${text(name)} will be removed; ${more}.`, {
+      undo: stay,
+      later: async () => {
+        try {
+          await call(`/${kind}/remove`, which, { keepalive: true });
+        } catch (error) {
+          // Not as it is: where the session is over, the door would hide it.
+          throw new Error(`${text(name)} is not removed. ${/** @type {Error} */ (error).message}`);
+        } finally {
+          stay();
+          again();
+        }
+      },
+    });
+  },
+];
 
 /** What a list is narrowed by; on a phone it would be all that one sees. @param {{label: string, isOpen?: boolean, children?: any}} props */
 export const Filters = ({ label, isOpen, children }) =>

@@ -1,6 +1,6 @@
 // Recordings of terminals: listed, searched, replayed at any speed from any point, and exported as asciicasts.
 
-import { call, fetched } from "../core/api.js";
+import { call, eachLine, fetched } from "../core/api.js";
 import { useRoute } from "../core/navigate.js";
 import { nameOf, useStore } from "../core/store.js";
 import { ago, doing, Fault, failed, html, text, useAnswer, useLayoutEffect, useRef, useState } from "../core/ui.js";
@@ -9,10 +9,10 @@ import { drawFast, loadXterm, themeOf, xtermOptions } from "./terminal-session.j
 
 const SPEEDS = [0.5, 1, 2, 4, 8, 16];
 const LONGEST_PAUSE = 2;
-const PIECE_EVENTS = 2000;
-
-/** @typedef {{time: number, kind: string, data: string}} Event */
-/** @typedef {{command: string, columns: number, rows: number, events: Event[], length: number}} Cast */
+/** What is printed within a frame is shown at once. */
+const FRAME_SECONDS = 1 / 60;
+/** Characters that are written to a terminal at once. */
+const PIECE = 100_000;
 
 /** `#/recordings`, or `#/recordings/ID` with `/SECONDS` to begin at. */
 function Recordings() {
@@ -106,36 +106,52 @@ const store = (id) =>
     setTimeout(() => URL.revokeObjectURL(link.href), 60000);
   });
 
-/** @param {string} content an asciicast of version 3 @returns {Cast} */
-export function parse(content) {
-  const [first, ...lines] = content.split("\n").filter((line) => line && !line.startsWith("#"));
-  const { term, command } = JSON.parse(first);
-  let time = 0;
-  const events = lines.map((line) => {
-    const [interval, kind, data] = JSON.parse(line);
-    time += interval;
-    return { time, kind, data };
-  });
-  return { command: command ?? "shell", columns: term.cols, rows: term.rows, events, length: time };
-}
-
+/** Plays an asciicast of version 3, the lines of which come in one after the other. */
 class Player {
-  /** @param {any} term @param {Cast} cast @param {() => void} changed */
-  constructor(term, cast, changed) {
+  /** @param {any} term @param {any} header @param {() => void} changed */
+  constructor(term, header, changed) {
     this.term = term;
-    this.cast = cast;
+    /** @type {string} */
+    this.command = header.command ?? "shell";
+    this.length = 0;
+    /** Whether all lines have come. */
+    this.isWhole = false;
     this.speed = 1;
     this.skips = true;
     this.playing = false;
     this.now = 0;
+    this._size = header.term;
+    /** @type {{time: number, kind: string, data: string}[]} */
+    this._events = [];
     this._next = 0;
     this._last = 0;
     this._frame = 0;
+    this._isWriting = false;
+    this._isBack = false;
     this._changed = changed;
   }
 
+  /** @param {[interval: number, kind: string, data: string][]} lines */
+  add(lines) {
+    for (const [interval, kind, data] of lines) {
+      this.length += interval;
+      const before = this._events.at(-1);
+      if (
+        kind === "o" &&
+        before?.kind === "o" &&
+        this.length - before.time < FRAME_SECONDS &&
+        before.data.length < PIECE &&
+        this._next < this._events.length
+      )
+        before.data += data;
+      else if (kind === "o" || kind === "r") this._events.push({ time: this.length, kind, data });
+    }
+    this._show();
+    this._changed();
+  }
+
   toggle() {
-    if (!this.playing && this._next >= this.cast.events.length) this.seek(0);
+    if (!this.playing && !this._isMore()) this.seek(0);
     this.playing = !this.playing;
     this._last = performance.now();
     if (this.playing) this._frame = requestAnimationFrame((at) => this._step(at));
@@ -144,17 +160,14 @@ class Player {
 
   close() {
     this.playing = false;
+    this._events = [];
     cancelAnimationFrame(this._frame);
   }
 
   /** @param {number} time */
   seek(time) {
-    if (time < this.now || !this._next) {
-      this.term.reset();
-      this.term.resize(this.cast.columns, this.cast.rows);
-      this._next = 0;
-    }
-    this.now = Math.max(0, Math.min(time, this.cast.length));
+    this._isBack ||= time < this.now;
+    this.now = Math.max(0, this.isWhole ? Math.min(time, this.length) : time);
     this._show();
     this._changed();
   }
@@ -162,35 +175,46 @@ class Player {
   /** @param {number} at */
   _step(at) {
     if (!this.playing) return;
-    this.now += ((at - this._last) / 1000) * this.speed;
+    // It goes no further than the lines that have come.
+    if (this.now < this.length) this.now += ((at - this._last) / 1000) * this.speed;
     this._last = at;
-    const next = this.cast.events[this._next];
+    const next = this._events[this._next];
     if (next && this.skips && next.time - this.now > LONGEST_PAUSE) this.now = next.time - LONGEST_PAUSE;
-    if (this._show()) this._frame = requestAnimationFrame((later) => this._step(later));
-    else this.playing = false;
+    this._show();
+    this.playing = this._isMore();
+    if (this.playing) this._frame = requestAnimationFrame((later) => this._step(later));
     this._changed();
   }
 
-  /** Writes what was printed until now; returns whether more follows. */
+  _isMore() {
+    return !this.isWhole || this._next < this._events.length;
+  }
+
+  /** Writes what was printed until now, each piece when the one before is drawn: a terminal refuses to have too much before it. */
   _show() {
-    const { events } = this.cast;
+    if (this._isWriting) return;
+    if (this._isBack) {
+      this._isBack = false;
+      this._next = 0;
+      this.term.reset();
+      this.term.resize(this._size.cols, this._size.rows);
+    }
     let piece = "";
-    for (let count = 0; this._next < events.length && events[this._next].time <= this.now; count++) {
-      const { kind, data } = events[this._next++];
+    for (; this._next < this._events.length && piece.length < PIECE; this._next += 1) {
+      const { time, kind, data } = this._events[this._next];
+      if (time > this.now || (kind === "r" && piece)) break;
       if (kind === "o") piece += data;
-      if (kind === "r" || count === PIECE_EVENTS) {
-        this.term.write(piece);
-        piece = "";
-        count = 0;
-      }
-      if (kind === "r") {
+      else {
         const [columns, rows] = data.split("x").map(Number);
-        // Behind what is still being written.
-        this.term.write("", () => this.term.resize(columns, rows));
+        this.term.resize(columns, rows);
       }
     }
-    if (piece) this.term.write(piece);
-    return this._next < events.length;
+    if (!piece) return;
+    this._isWriting = true;
+    this.term.write(piece, () => {
+      this._isWriting = false;
+      this._show();
+    });
   }
 }
 
@@ -201,30 +225,37 @@ function Replay({ id, from }) {
   const [, draw] = useState(0);
   const [why, tell] = useState("");
   useLayoutEffect(() => {
-    /** @type {any} */
-    let term;
-    let closed = false;
-    /** @type {Player | null} */
-    let made = null;
+    const closed = new AbortController();
+    /** @type {Player | undefined} */
+    let made;
     const begin = async () => {
-      const [{ Terminal }, response] = await Promise.all([loadXterm(), fetched("/recording/read", { recording: id })]);
-      const cast = parse(await response.text());
-      if (closed || !frame.current) return;
-      term = new Terminal({ ...xtermOptions(), cols: cast.columns, rows: cast.rows, disableStdin: true });
-      term.options.theme = themeOf(frame.current);
-      term.options.linkHandler = { activate() {} };
-      term.open(frame.current);
-      drawFast(term);
-      made = new Player(term, cast, () => draw(performance.now()));
-      made.seek(from);
-      play(made);
-      if (!from) made.toggle();
+      const { Terminal } = await loadXterm();
+      const received = (/** @type {any[]} */ lines) => {
+        if (closed.signal.aborted || !frame.current) return;
+        if (!made) {
+          const header = lines.shift();
+          const { cols, rows } = header.term;
+          const term = new Terminal({ ...xtermOptions(), cols, rows, disableStdin: true });
+          term.options.theme = themeOf(frame.current);
+          term.options.linkHandler = { activate() {} };
+          term.open(frame.current);
+          drawFast(term);
+          made = new Player(term, header, () => draw(performance.now()));
+          made.seek(from);
+          if (!from) made.toggle();
+          play(made);
+        }
+        made.add(lines);
+      };
+      await eachLine("/recording/read", { recording: id }, received, closed.signal);
+      if (made) made.isWhole = true;
+      draw(performance.now());
     };
-    begin().catch((error) => tell(error.message));
+    begin().catch((error) => closed.signal.aborted || tell(error.message));
     return () => {
-      closed = true;
+      closed.abort();
       made?.close();
-      term?.dispose();
+      made?.term.dispose();
     };
   }, [id]);
   if (why) return html`<p class="how" role="alert">${text(why)}</p>`;
@@ -249,12 +280,12 @@ function Replay({ id, from }) {
         ${
           player &&
           html`
-          <span class="title mono">${text(player.cast.command)}</span>
+          <span class="title mono">${text(player.command)}</span>
           <div class="tools" role="toolbar" aria-label="Replay">
             <button class="primary" title="Space" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}</button>
-            <input type="range" min="0" max=${player.cast.length} step="0.1" value=${player.now} aria-label="Moment"
+            <input type="range" min="0" max=${player.length} step="any" value=${player.now} aria-label="Moment"
               aria-valuetext=${clock(player.now)} onInput=${(event) => player.seek(Number(event.target.value))} />
-            <span class="clock">${clock(player.now)} / ${clock(player.cast.length)}</span>
+            <span class="clock">${clock(player.now)} / ${clock(player.length)}${!player.isWhole && "+"}</span>
             <select aria-label="Speed" onChange=${(event) => {
               player.speed = Number(event.target.value);
             }}>

@@ -1,11 +1,12 @@
 // Rights: whom tokens let in, and what these ask for.
 
-import { call, on } from "../core/api.js";
+import { call, now, on } from "../core/api.js";
 import { Fields, Form, form, Several } from "../core/forms.js";
 import { address, go, register } from "../core/navigate.js";
 import { can, store } from "../core/store.js";
 import {
   ago,
+  confirm,
   counted,
   doing,
   exact,
@@ -22,7 +23,7 @@ import {
   useLayoutEffect,
   useState,
 } from "../core/ui.js";
-import { Deeds, Details, forGood, Listing, useTick } from "./listing.js";
+import { Deeds, Details, Listing, useTick } from "./listing.js";
 
 // Tokens: who else is let in, to what, and until when.
 
@@ -155,8 +156,11 @@ function TokenDetails({ token, again }) {
     again();
   };
   const revoke = async () => {
-    const said = "It ends at once, with the tokens that were created with it, and with their streams.";
-    if (await forGood(`Revoke ${name}?`, said, "Revoke", () => call("/token/revoke", { id }))) again();
+    const said =
+      "It ends at once, with the tokens that were created with it, and with their streams. This cannot be undone.";
+    if (!(await confirm({ title: `Revoke ${name}?`, text: said, yes: "Revoke", danger: true }))) return;
+    await call("/token/revoke", { id });
+    again();
   };
   const lend = async () => {
     if (lent) await call("/token/lend", { id, end: true });
@@ -293,7 +297,7 @@ function useApprovals(states) {
   });
   // No event tells of an expiry.
   useTick(EXPIRY_SECONDS, Boolean(answer?.approvals.length));
-  return { ...found, approvals: answer?.approvals.filter((one) => Date.parse(one.expires) > Date.now()) };
+  return { ...found, approvals: answer?.approvals.filter((one) => Date.parse(one.expires) > now()) };
 }
 
 /** How many wait; the title says so, too, and a notice of the desktop where somebody asked for that. */

@@ -19,7 +19,7 @@ import {
   useMemo,
   useState,
 } from "../core/ui.js";
-import { Details, forGood, Group, Listing, numberOrShare, secondsOf, spelled, took } from "./listing.js";
+import { Details, Group, Listing, numberOrShare, removal, secondsOf, spelled, took } from "./listing.js";
 
 // Runs: commands on many machines that the daemon keeps and goes on with; each target as a cell, and what they printed.
 
@@ -74,7 +74,7 @@ function Runs({ path }) {
   });
   const runs = answer?.runs;
   return html`<${Listing} view="runs" id="run" ...${{ path, error, again }} items=${runs} columns=${RUN_COLUMNS} begin=${BEGIN}
-    one=${runs && path[0] && (runs.find(({ run }) => run === path[0]) ?? { run: path[0] })} details=${(one) => html`<${RunDetails} id=${one.run} />`}
+    one=${runs && path[0] && (runs.find(({ run }) => run === path[0]) ?? { run: path[0] })} details=${(one) => html`<${RunDetails} id=${one.run} listAgain=${again} />`}
     empty=${[
       "No runs yet",
       html`A run is a command on many machines that goes on without this page: in waves, and with a stop when too much fails.
@@ -82,8 +82,8 @@ function Runs({ path }) {
     ]} />`;
 }
 
-/** @param {{id: string}} props */
-function RunDetails({ id }) {
+/** @param {{id: string, listAgain: () => void}} props */
+function RunDetails({ id, listAgain }) {
   useStore();
   const {
     answer: run,
@@ -116,11 +116,6 @@ function RunDetails({ id }) {
     };
   const failures = RETRIED.reduce((sum, state) => sum + run.counts[state], 0);
   const retry = async () => go(address("runs", (await call("/run/retry", { run: id })).run ?? ""));
-  const remove = () =>
-    forGood("Remove this run?", "What its targets printed goes with it.", "Remove", async () => {
-      await call("/run/remove", { run: id });
-      go("#/runs");
-    });
   const { groups = [], total = 0 } = printed.answer ?? {};
   return html`<${Details} title=${run.name ?? "Run"} note=${html`on ${counted(run.targets, "machine")}, ${exact(run.submitted)}`} state=${stateOfRun(run.state)}
     deeds=${[
@@ -131,7 +126,8 @@ function RunDetails({ id }) {
       isOn && ["Stop and kill", "run.stop", does("stop", { kill: true })],
       !isOn &&
         failures > 0 && [`Retry the ${failures.toLocaleString("en")} without success`, "run.retry", retry, "primary"],
-      !isOn && ["Remove", "run.remove", remove],
+      !isOn &&
+        removal("runs", "run", { run: id }, run.name ?? "The run", "so will what its targets printed", listAgain),
     ]}
     facts=${[
       ["Took", run.began && took(run.began, run.ended)],
@@ -291,7 +287,7 @@ function Schedules({ path }) {
   );
   const items = answer?.schedules;
   return html`<${Listing} view="schedules" id="schedule" ...${{ path, items, error, again }} columns=${SCHEDULE_COLUMNS} begin=${ADD}
-    filters=${Boolean(items?.length) && html`<${Week} ...${answer} />`} details=${(one) => html`<${ScheduleDetails} one=${one} />`}
+    filters=${Boolean(items?.length) && html`<${Week} ...${answer} />`} details=${(one) => html`<${ScheduleDetails} ...${{ one, again }} />`}
     empty=${["No schedules yet", "A schedule begins a run at each of its times: a backup each night, a check each quarter of an hour. The daemon keeps it; nothing is installed on the machines."]} />`;
 }
 
@@ -330,8 +326,8 @@ function Week({ schedules, firings }) {
   )}</ol>`;
 }
 
-/** @param {{one: Schedule}} props */
-function ScheduleDetails({ one }) {
+/** @param {{one: Schedule, again: () => void}} props */
+function ScheduleDetails({ one, again }) {
   const { schedule, run, notify } = one;
   /** @type {(what: string) => () => Promise<any>} */
   const does = (what) => () => call(`/schedule/${what}`, { schedule });
@@ -339,16 +335,11 @@ function ScheduleDetails({ one }) {
     await does("pause")();
     toast(`${text(one.name)} is paused.`, { undo: does("resume") });
   };
-  const remove = () =>
-    forGood(`Remove ${one.name}?`, "Its runs stay.", "Remove", async () => {
-      await does("remove")();
-      go("#/schedules");
-    });
   return html`<${Details} title=${one.name} note=${html`${text(timesOf(one))}${one.next && html`; next ${exact(one.next)}`}`} state=${stateOf(one)}
     deeds=${[
       ["Run it now", "schedule.trigger", async () => go(address("runs", (await does("trigger")()).run)), "primary"],
       one.paused === null ? ["Pause", "schedule.pause", pause] : ["Resume", "schedule.resume", does("resume")],
-      ["Remove", "schedule.remove", remove],
+      removal("schedules", "schedule", { schedule }, one.name, "its runs stay", again),
     ]}
     facts=${[
       ["On", text(targetsOf(run))],
