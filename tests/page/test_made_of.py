@@ -13,7 +13,7 @@ MOST_AT_FIRST = 33_800
 """Bytes of our own until the hub is there, as they are delivered: each file by itself, without its comments, packed by
 gzip."""
 
-MOST_BYTES = 115_700
+MOST_BYTES = 115_900
 """The same of all files."""
 
 OWN = [
