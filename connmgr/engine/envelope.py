@@ -21,8 +21,10 @@ and redirections: programs cannot change the shell that runs them; only the shel
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from connmgr.engine.dialects import (
@@ -119,6 +121,14 @@ class Command:
     def keeps_state(self) -> bool:
         return not self.argv and self.directory is None and not self.environment
 
+    @cached_property
+    def single(self) -> bytes | None:
+        """The command as one program and its words, or None if a shell might read it differently."""
+        # Looked at once, because a run has the same command for thousands of connections.
+        if self.argv:
+            return b" ".join(map(quote, self.argv)) if is_program(self.argv[0]) else None
+        return self.text.strip(BLANKS) if is_single(self.text) else None
+
 
 def build_envelope(
     dialect: Dialect, command: Command, nonce: str, cookie: str, interpreter: Interpreter | None = None
@@ -168,8 +178,7 @@ def build_plain_envelope(command: Command, nonce: str, cookie: str) -> bytes | N
     supervisor reports the end.
     """
     mark, name = nonce.encode(), b"CONNMGR_COMMAND=" + cookie.encode()
-    single = _single(command)
-    if single:
+    if single := command.single:
         # The assignment is in the environment of this program alone. Before a special builtin it would stay in the
         # shell (POSIX.1-2017, 2.14); is_program and is_single exclude those.
         return _STREAMS + b" " + name + b" " + single + _END + mark + b"\n"
@@ -177,13 +186,6 @@ def build_plain_envelope(command: Command, nonce: str, cookie: str) -> bytes | N
         return None
     steps = (b"exec " + _STREAMS, b"export " + name, b"eval " + quote(command.text), _DONE + mark)
     return b"(" + b";".join(steps) + _RENEWED + mark + b"\n"
-
-
-def _single(command: Command) -> bytes | None:
-    """Return ``command`` as one program and its words, or None if a shell might read it differently."""
-    if command.argv:
-        return b" ".join(map(quote, command.argv)) if is_program(command.argv[0]) else None
-    return command.text.strip(BLANKS) if is_single(command.text) else None
 
 
 def enter_directory(
@@ -366,7 +368,7 @@ class MarkedStream:
         self._section = _BEFORE
         self._state_complete = False
         self._translated = False
-        self._sections = {name: bytearray() for name in (_BEFORE, DIRECTORY, MOVED, VARIABLES)}
+        self._sections = defaultdict[str, bytearray](bytearray)
         self.truncated = False
         self.moved = False
         self.directory_refused = False

@@ -191,7 +191,8 @@ class RunningCommand:
         cancellation = self._limits.cancellation
         with self._session.guarded():
             # Most commands end before the first look: they cost neither a watch nor anything that could kill them.
-            reason = yield from self._until(min(self._deadline, time.monotonic() + FIRST_LOOK_SECONDS), cancellation)
+            first_look = min(self._deadline, time.monotonic() + FIRST_LOOK_SECONDS)
+            reason = "" if self.ended else (yield from self._until(first_look, cancellation))
             if reason == "timeout" and time.monotonic() < self._deadline:
                 reason = yield from self._watched(cancellation)
             if reason and not self.ended:

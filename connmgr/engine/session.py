@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from connmgr.cancellation import NEVER, Cancellation
@@ -99,6 +99,7 @@ class Session:
         self._adopted: dict[str, str] | None = None
         self._lending = threading.Lock()
         self._borrowers = 0
+        self._before_sending, self._guard = _Guard(self, sent=False), _Guard(self, sent=True)
 
     @property
     def alive(self) -> bool:
@@ -151,17 +152,16 @@ class Session:
         """Remove a file or directory of the remote host when the session stops."""
         self._temporary.append(path)
 
-    @contextlib.contextmanager
-    def borrowed(self) -> Iterator[None]:
-        """Count the session as in use while its transport's other channels are."""
+    def borrow(self) -> None:
+        """Count the session as in use until :meth:`give_back`, while its transport's other channels are."""
         with self._lending:
             self._borrowers += 1
-        try:
-            yield
-        finally:
-            with self._lending:
-                self._borrowers -= 1
-                self.last_used = time.monotonic()
+
+    def give_back(self) -> None:
+        """End one :meth:`borrow`."""
+        with self._lending:
+            self._borrowers -= 1
+            self.last_used = time.monotonic()
 
     @property
     def waiting(self) -> int:
@@ -200,10 +200,12 @@ class Session:
         """
         if command.sandbox:
             command = in_sandbox(command, self.surroundings, self.environment.select(command.sent or {}))
+        is_small = command.arriving is None and len(command.stdin) <= ENVELOPE_INPUT_BYTES
         with (
             self._turn(timeout if turn_timeout is None else turn_timeout, cancellation),
-            self._input_beside(command) as (prepared, begin_input),
+            contextlib.nullcontext((command, _nothing)) if is_small else self._input_beside(command) as beside,
         ):
+            prepared, begin_input = beside
             # The last moment: both waiting for the turn and opening a channel for input may have taken long.
             cancellation.require()
             if require is not None:
@@ -217,9 +219,9 @@ class Session:
             try:
                 # A lost shell is noticed here before anything is sent, so the caller may start a new one and send the
                 # command there. From the first byte of the envelope on it may have run, and nobody repeats it.
-                with self.guarded(sent=False):
+                with self._before_sending:
                     self._discard_late_output()
-                with self.guarded():
+                with self._guard:
                     try:
                         self._channel.sendall(envelope, SEND_SECONDS)
                     except TimeoutError:
@@ -264,26 +266,24 @@ class Session:
             self._state.variables[name.encode()] = self._start[1][name.encode()] = statement
             self._restore += dialect.builtin.encode() + b" " + statement
 
-    @contextlib.contextmanager
-    def _turn(self, timeout: float, cancellation: Cancellation) -> Iterator[None]:
+    def _turn(self, timeout: float, cancellation: Cancellation) -> AbstractContextManager[None]:
+        """Take the turn of a command, and return what ends it."""
         try:
             self._command_lock.acquire(timeout, cancellation)
         except TimeoutError:
             raise ShellBusy(
                 "Other commands held this session until the request's time was over; try again, or use another session."
             ) from None
-        try:
+        if self._stopping.is_set() or self._lost:
+            self._command_lock.release()
             if self._stopping.is_set():
                 raise ShellStopped("The shell was stopped before the command ran.")
-            if self._lost:
-                raise ShellLost("The shell is gone; start it again.", sent=False)
-            yield
-        finally:
-            self._command_lock.release()
+            raise ShellLost("The shell is gone; start it again.", sent=False)
+        return self._command_lock
 
-    def guarded(self, *, sent: bool = True) -> AbstractContextManager[None]:
+    def guarded(self) -> AbstractContextManager[None]:
         """Turn the shell's end within the ``with`` block into an error, as :meth:`end_by` does."""
-        return _Guard(self, sent=sent)
+        return self._guard
 
     def end_by(self, error: BaseException, *, sent: bool) -> None:
         """Give the shell up after ``error``, which may mean another one; ``sent`` says whether anything was sent.
@@ -363,9 +363,6 @@ class Session:
 
         Yield the command, and a function that begins its input, to be called when its envelope is sent.
         """
-        if command.arriving is None and len(command.stdin) <= ENVELOPE_INPUT_BYTES:
-            yield command, _nothing
-            return
         with contextlib.ExitStack() as feeding:
             begin = _nothing
             try:
@@ -459,7 +456,7 @@ def _nothing() -> None: ...
 
 
 class _Guard:
-    """See :meth:`Session.guarded`. A class: each command enters four, and a generator takes three times as long."""
+    """See :meth:`Session.guarded`. A class: each command enters four, and a generator takes five times as long."""
 
     __slots__ = ("_sent", "_session")
 
@@ -520,14 +517,15 @@ class FairLock:
         self._queue: deque[_LockWaiter] = deque()
         self._taken = False
 
-    @contextmanager
-    def take(self, timeout: float, cancellation: Cancellation = NEVER) -> Iterator[None]:
-        """Hold the lock for the ``with`` block; raises as :meth:`acquire` does."""
+    def take(self, timeout: float, cancellation: Cancellation = NEVER) -> FairLock:
+        """Acquire the lock for the ``with`` block that follows; raises as :meth:`acquire` does."""
         self.acquire(timeout, cancellation)
-        try:
-            yield
-        finally:
-            self.release()
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def acquire(self, timeout: float, cancellation: Cancellation = NEVER) -> None:
         """Hold the lock until :meth:`release`.

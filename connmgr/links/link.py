@@ -57,6 +57,9 @@ RETRY_SECONDS = 0.05
 ADMITTED_SECONDS = 1.0
 """Changes by another daemon on the same vault may go unnoticed this long; changes by this one take effect at once."""
 
+ALONE_SECONDS = 30.0
+"""The same where no other daemon can have the vault open: what is looked at anew was changed past connmgr."""
+
 
 def open_link(
     vault: Vault,
@@ -100,6 +103,7 @@ def open_link(
         forwards_agent=chain.transport.forwards_agent,
         connection=target.id,
         refusal=partial(no_loan_for, vault, chain.hops),
+        lasts=ADMITTED_SECONDS if vault.database.is_shared else ALONE_SECONDS,
     )
     link = Link(target, chain, transport, helpers, admission)
     link.environment = environment
@@ -251,7 +255,7 @@ class Admission:
 
     ``unchanged`` compares with the given row of the connection, or reads the row. If the link ``forwards_agent``, only
     sessions that may use the agent are admitted. A loan admits a token that may not open the secrets itself, unless
-    there is a ``refusal``; its use is noted for ``connection``.
+    there is a ``refusal``; its use is noted for ``connection``. An admission ``lasts`` so many seconds.
     """
 
     def __init__(
@@ -263,7 +267,9 @@ class Admission:
         forwards_agent: bool = False,
         connection: str | None = None,
         refusal: Callable[[], str | None] = lambda: None,
+        lasts: float = ADMITTED_SECONDS,
     ) -> None:
+        self._lasts = lasts
         self._principals = principals
         self._secrets = secrets
         self._unchanged = unchanged
@@ -282,8 +288,8 @@ class Admission:
         # sshd offers a forwarded agent to all sessions of its connection, so the whole link is refused.
         if self._forwards_agent:
             access.asker.require_forwarding()
-        # Remembered for a second, because each command asks and the check reads the principals from the database. A
-        # change of the users, or another unlocked user, is another `who`.
+        # Remembered, because each command asks and the check reads the principals from the database. A change of the
+        # users, or another unlocked user, is another `who`.
         who = self._who(access)
         if self._admits(who):
             return
@@ -298,10 +304,10 @@ class Admission:
             by.note(self._connection)
 
     def has_admitted(self, access: Access) -> bool:
-        """Whether :meth:`check` would find so without reading anything, for half of :data:`ADMITTED_SECONDS` yet."""
+        """Whether :meth:`check` would find so without reading anything, for half of an admission's time yet."""
         if self._forwards_agent and not access.asker.may_forward:
             return False
-        return self._admits(self._who(access), ADMITTED_SECONDS / 2)
+        return self._admits(self._who(access), self._lasts / 2)
 
     def _who(self, access: Access) -> Who:
         user = access.principal
@@ -314,13 +320,13 @@ class Admission:
         if not self._unchanged(record):
             raise Outdated
         now = time.monotonic()
-        self._admitted = {**{old: end for old, end in self._admitted.items() if end > now}, who: now + ADMITTED_SECONDS}
+        self._admitted = {**{old: end for old, end in self._admitted.items() if end > now}, who: now + self._lasts}
 
 
 def admitted_connections(entries: Iterable[tuple[Admission, Connection]], access: Access) -> list[Connection]:
     """Return the connections to which ``access`` is admitted, each with its current row; principals are read once.
 
-    For the others :meth:`Admission.check` raises the reason. The result holds for half of :data:`ADMITTED_SECONDS`.
+    For the others :meth:`Admission.check` raises the reason. The result holds for half of an admission's time.
     """
     requirement, connections = None, []
     for admission, record in entries:

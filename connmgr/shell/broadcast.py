@@ -19,7 +19,7 @@ from connmgr.engine.session import ENVELOPE_INPUT_BYTES
 from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
-from connmgr.shell.commands import begin_command, on
+from connmgr.shell.commands import begin_command, command_begun, on
 from connmgr.shell.shells import ShellRef, ShellTable
 
 QUICK_SECONDS = 0.05
@@ -259,13 +259,18 @@ class Broadcast:
     def _begin(self, connection: str) -> None:
         at, order = time.monotonic(), self._order
         try:
-            with contextlib.ExitStack() as reservation:
-                session = reservation.enter_context(self._shells.using(connection, self._access, order.session))
-                require = on(order.grounds.get(connection), order.admitting(connection))
-                begin = session.begin(
-                    order.command, order.timeout, self._cancellation, turn_timeout=0.0, require=require
-                )
-                started = _StartedCommand(connection, at, reservation.enter_context(begin), reservation.pop_all())
+            reservation = contextlib.ExitStack()
+            begun = command_begun(
+                self._shells,
+                ShellRef(connection, order.session),
+                self._access,
+                order.command,
+                order.timeout,
+                self._cancellation,
+                on(order.grounds.get(connection), order.admitting(connection)),
+                turn_timeout=0.0,
+            )
+            started = _StartedCommand(connection, at, reservation.enter_context(begun), reservation)
         except (NoShell, ShellBusy):
             self._wait_for(connection, at, partial(self._run, connection))
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it

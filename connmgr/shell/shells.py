@@ -271,11 +271,13 @@ class ShellTable:
         # The entry is not held meanwhile, for a stop must not wait for a command's end. Who uses a shell that is
         # stopped now gets ShellStopped.
         shell = self._admitted(name, access)
+        running = shell.session
+        running.borrow()
         try:
-            with shell.session.borrowed():
-                yield shell.session
+            yield running
         finally:
-            if not shell.session.alive:
+            running.give_back()
+            if not running.alive:
                 self._discard(name, shell, lost=True)
             self._vault.connections.touch(connection)
 

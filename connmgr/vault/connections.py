@@ -81,7 +81,7 @@ class Connections:
         self.sudo_passwords = SudoPasswords(database, key)
         self._database = database
         self._key = key
-        self._seen: dict[str, tuple[Row, Connection]] = {}
+        self._seen: dict[str, tuple[tuple[Any, ...], Connection]] = {}
         self._touched: dict[str, float] = {}
         self._touching = threading.Lock()
 
@@ -107,11 +107,11 @@ class Connections:
         """
         connections: dict[str, Connection | IntegrityError] = {**self.temporary.those_of(ids)}
         connections |= dict(self._each_elevated(ids))
-        before, current = self._seen, dict[str, tuple[Row, Connection]]()
-        for id, row in self._database.read(lambda tx: connection_rows.existing(tx, ids)).items():
+        before, current = self._seen, dict[str, tuple[tuple[Any, ...], Connection]]()
+        for id, raw in self._database.read(lambda tx: connection_rows.existing(tx, ids)).items():
             try:
-                same = id in before and before[id][0] == row
-                current[id] = before[id] if same else (row, self._load(row))
+                same = id in before and before[id][0] == raw
+                current[id] = before[id] if same else (raw, self._load(connection_rows.as_row(raw)))
                 connections[id] = current[id][1]
             except IntegrityError as error:
                 connections[id] = error
@@ -373,7 +373,9 @@ class Connections:
         """
         with self._touching:
             at = time.monotonic()
-            in_database = (id for id in map(base_of, ids) if self.temporary.get(id) is None)
+            # Twice, because most calls are about stored ones that are not due.
+            fresh = [id for id in ids if at - self._touched.get(id, -TOUCH_SECONDS) >= TOUCH_SECONDS]
+            in_database = (id for id in map(base_of, fresh) if self.temporary.get(id) is None)
             due = [id for id in in_database if at - self._touched.get(id, -TOUCH_SECONDS) >= TOUCH_SECONDS]
             if not due:
                 return

@@ -466,7 +466,9 @@ def opens(recovery: Document, user: Principal) -> bool:
 def _would_lose(tx: sa.Connection, lost: Sequence[str], name: str, ways: Sequence[Document]) -> LastPrincipal:
     rows = connection_rows.existing(tx, lost[:MAX_NAMED])
     # An empty category may have a password for sudo, too.
-    paths = [str(rows[id]["path"]) if id in rows else f"category {id}" for id in lost[:MAX_NAMED]]
+    paths = [
+        str(connection_rows.as_row(rows[id])["path"]) if id in rows else f"category {id}" for id in lost[:MAX_NAMED]
+    ]
     more = f" and {len(lost) - len(paths)} more" if len(lost) > len(paths) else ""
     number = "1 connection" if len(lost) == 1 else f"{len(lost)} connections"
     only = f"Only {name} can open secrets of {number}: {', '.join(paths)}{more}."

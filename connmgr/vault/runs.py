@@ -204,6 +204,40 @@ _BEGUN_BY_OWNER = (
     .group_by(targets.c.owner)
 )
 _UNDER_WAY = sa.select(runs.c.id).where(runs.c.state.in_(UNDER_WAY))
+_UNTOLD = sa.select(runs.c.id).where(runs.c.state.in_(ENDED), sa.not_(runs.c.told)).limit(100)
+_TELL = runs.update().where(runs.c.id.in_(sa.bindparam("ids", expanding=True))).values(told=True)
+_COUNTS = (
+    sa.select(targets.c.state, sa.func.count()).where(targets.c.run == sa.bindparam("run_id")).group_by(targets.c.state)
+)
+_CLAIM = (
+    batches.update()
+    .where(batches.c.run == sa.bindparam("run_id"), batches.c.batch.in_(sa.bindparam("chosen", expanding=True)))
+    .values(state=CLAIMED, owner=sa.bindparam("boot"), epoch=batches.c.epoch + 1)
+)
+_FINISH = (
+    batches.update()
+    .where(batches.c.run == sa.bindparam("run_id"), batches.c.batch.in_(sa.bindparam("over", expanding=True)))
+    .values(state=DONE, owner=None)
+)
+_FINISH_ALL = batches.update().where(batches.c.run == sa.bindparam("run_id")).values(state=DONE, owner=None)
+_CLAIM_OWNERS = sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED)
+_MINE = sa.and_(batches.c.state == CLAIMED, batches.c.owner == sa.bindparam("boot"))
+_AT_HOME = batches.c.home.in_((sa.bindparam("boot"), sa.bindparam("name")))
+_NEAR = sa.exists().where(
+    batches.c.run == runs.c.id,
+    sa.or_(_MINE, sa.and_(batches.c.state == WAITING, sa.or_(_AT_HOME, batches.c.home == ""))),
+)
+_TO_DO = (
+    sa.select(runs.c.id, _NEAR)
+    .where(
+        runs.c.state.in_((PENDING, RUNNING, STOPPING)),
+        sa.exists().where(
+            batches.c.run == runs.c.id,
+            sa.or_(_MINE, sa.and_(batches.c.state == WAITING, sa.or_(_AT_HOME, sa.not_(batches.c.bound)))),
+        ),
+    )
+    .order_by(runs.c.submitted, runs.c.id)
+)
 _TENDED = sa.select(runs.c.id, runs.c.state, runs.c.kills, runs.c.resumes, runs.c.deadline).where(
     runs.c.state.in_(UNDER_WAY)
 )
@@ -492,8 +526,7 @@ class StoredRuns:
 
     def counts(self, id: str) -> dict[str, int]:
         """Return how many targets of a run are in each state."""
-        per_state = sa.select(targets.c.state, sa.func.count()).where(targets.c.run == id).group_by(targets.c.state)
-        counts = dict(self._database.read(lambda tx: [tuple(row) for row in tx.execute(per_state)]))
+        counts = dict(self._database.read(lambda tx: [tuple(row) for row in tx.execute(_COUNTS, {"run_id": id})]))
         return {state: counts.get(state, 0) for state in TARGET_STATES}
 
     def at_work(self, id: str) -> list[str]:
@@ -685,13 +718,12 @@ class StoredRuns:
 
         Each is returned once, whatever the number of daemons.
         """
-        untold = sa.select(runs.c.id).where(runs.c.state.in_(ENDED), sa.not_(runs.c.told)).limit(100)
-        if not self._database.read(lambda tx: list(tx.scalars(untold))):
+        if not self._database.read(lambda tx: list(tx.scalars(_UNTOLD))):
             return []
 
         def work(tx: sa.Connection) -> list[str]:
-            ids = list(tx.scalars(untold.with_for_update(skip_locked=True)))
-            tx.execute(runs.update().where(runs.c.id.in_(ids)).values(told=True))
+            ids = list(tx.scalars(_UNTOLD.with_for_update(skip_locked=True)))
+            tx.execute(_TELL, {"ids": ids})
             return ids
 
         return self._database.write(work)
@@ -749,7 +781,7 @@ class StoredRuns:
         """
 
         def gone(tx: sa.Connection) -> list[str]:
-            owners = set(tx.scalars(sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED)))
+            owners = set(tx.scalars(_CLAIM_OWNERS))
             if self._database.is_shared:
                 if owners - {boot} and not tx.scalar(_UP_FOR, {"lease": lease}):
                     return []
@@ -801,21 +833,8 @@ class StoredRuns:
 
         With each goes whether some are its own or at home here; the others have their home at another daemon.
         """
-        claimable = sa.and_(
-            batches.c.state == WAITING, sa.or_(sa.not_(batches.c.bound), batches.c.home.in_((boot, name)))
-        )
-        at_home = sa.and_(batches.c.state == WAITING, batches.c.home.in_((boot, name, "")))
-        own = sa.and_(batches.c.state == CLAIMED, batches.c.owner == boot)
-        near = sa.exists().where(batches.c.run == runs.c.id, sa.or_(at_home, own))
-        query = (
-            sa.select(runs.c.id, near)
-            .where(
-                runs.c.state.in_((PENDING, RUNNING, STOPPING)),
-                sa.exists().where(batches.c.run == runs.c.id, sa.or_(claimable, own)),
-            )
-            .order_by(runs.c.submitted, runs.c.id)
-        )
-        return self._database.read(lambda tx: [(row[0], bool(row[1])) for row in tx.execute(query)])
+        here = {"boot": boot, "name": name}
+        return self._database.read(lambda tx: [(row[0], bool(row[1])) for row in tx.execute(_TO_DO, here)])
 
     def tend(self) -> dict[str, tuple[str, bool]]:
         """Resume the runs whose pause is over, and stop those whose time is over.
@@ -959,9 +978,7 @@ class StoredRuns:
         left = set(tx.scalars(_OPEN_BATCHES, {"run_id": id, "mine": list(mine)}))
         over = [number for number in mine if number not in left]
         if over:
-            tx.execute(
-                batches.update().where(batches.c.run == id, batches.c.batch.in_(over)).values(state=DONE, owner=None)
-            )
+            tx.execute(_FINISH, {"run_id": id, "over": over})
             for number in over:
                 del mine[number]
 
@@ -1054,11 +1071,7 @@ class StoredRuns:
             chosen = [candidate.batch for candidate in candidates[:1]]
         if not chosen:
             return {}, 0
-        tx.execute(
-            batches.update()
-            .where(batches.c.run == id, batches.c.batch.in_(chosen))
-            .values(state=CLAIMED, owner=boot, epoch=batches.c.epoch + 1)
-        )
+        tx.execute(_CLAIM, {"run_id": id, "chosen": chosen, "boot": boot})
         # Nobody else has raised an epoch meanwhile: one transaction writes at a time.
         epochs = {candidate.batch: candidate.epoch + 1 for candidate in candidates}
         return {batch: epochs[batch] for batch in chosen}, len(homeless[:free])
@@ -1188,7 +1201,7 @@ class StoredRuns:
 
     def _end(self, tx: sa.Connection, row: Row, state: str, reason: str | None, at: datetime) -> None:
         keep = self._stored(row).spec["keep"]
-        tx.execute(batches.update().where(batches.c.run == row["id"]).values(state=DONE, owner=None))
+        tx.execute(_FINISH_ALL, {"run_id": row["id"]})
         expires = None if keep is None else at + timedelta(seconds=keep)
         self._set(tx, row["id"], state=state, reason=reason, ended=at, expires=expires, resumes=None, deadline=None)
 

@@ -36,6 +36,11 @@ TOPIC = "schedules"
 KEEP: Final = object()
 """The last error stays as it is."""
 
+_GLANCE = sa.select(
+    sa.select(sa.func.min(table.c.next_at)).where(table.c.paused.is_(None)).scalar_subquery(),
+    sa.exists().where(runs.c.state.in_(ENDED), sa.not_(runs.c.told)),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredSchedule:
@@ -168,9 +173,7 @@ class StoredSchedules:
 
         It is all that a daemon without schedules asks, every few seconds on PostgreSQL.
         """
-        times = sa.select(sa.func.min(table.c.next_at)).where(table.c.paused.is_(None)).scalar_subquery()
-        untold = sa.exists().where(runs.c.state.in_(ENDED), sa.not_(runs.c.told))
-        row = self._database.read(lambda tx: tx.execute(sa.select(times, untold)).one())
+        row = self._database.read(lambda tx: tx.execute(_GLANCE).one())
         return row[0], bool(row[1])
 
     def restored(self) -> datetime | None:

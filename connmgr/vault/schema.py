@@ -44,6 +44,15 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+def to_time(microseconds: int | None) -> datetime | None:
+    """Return a time as :class:`Timestamp` stores it; raise IntegrityError if it is none."""
+    try:
+        return None if microseconds is None else _EPOCH + microseconds * _MICROSECOND
+    except (TypeError, OverflowError):
+        # SQLite keeps values of any type in any column.
+        raise IntegrityError("A time in the vault was changed outside of connmgr.") from None
+
+
 class Timestamp(sa.types.TypeDecorator[datetime]):
     """An aware UTC datetime, stored as whole microseconds since 1970.
 
@@ -57,11 +66,7 @@ class Timestamp(sa.types.TypeDecorator[datetime]):
         return None if value is None else (value - _EPOCH) // _MICROSECOND
 
     def process_result_value(self, value: int | None, dialect: Any) -> datetime | None:
-        try:
-            return None if value is None else _EPOCH + value * _MICROSECOND
-        except (TypeError, OverflowError):
-            # SQLite keeps values of any type in any column.
-            raise IntegrityError("A time in the vault was changed outside of connmgr.") from None
+        return to_time(value)
 
 
 metadata = sa.MetaData(

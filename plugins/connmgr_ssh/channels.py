@@ -524,7 +524,8 @@ class SessionChannel(SshChannel, Channel):
             raise ShellStartFailed("The SSH server refused to run a command on this connection.")
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
-        self._wait(self._has_news, timeout)
+        if not self._wait(self._has_news, timeout) and self._readiness is None:
+            return b"", b""
         with self._lock:
             stdout, stderr = self._taken(STDOUT, READ_BYTES), self._taken(STDERR, READ_BYTES)
             if self._readiness is not None and not (any(self._arrived) or self._ended):

@@ -527,8 +527,10 @@ class SshLink(SendingTransport):
 
     def answers(self, timeout: float) -> bool:
         """Whether the peer is there; one that was silent for too long has ``timeout`` seconds to answer."""
+        if not self.wire.overdue:
+            return self.active
         deadline = Deadline(timeout)
-        if not self.wire.overdue or not self._asking.acquire(timeout=timeout):
+        if not self._asking.acquire(timeout=timeout):
             return self.active and not self.wire.overdue
         try:
             if self.wire.overdue:
