@@ -87,7 +87,7 @@ def fed(transport: Transport, source: Input, timeout: float) -> Iterator[NamedPi
         writer = threading.Thread(target=_write, args=(channel, source, manner), name="stdin", daemon=True)
         yield NamedPipe(path, writer.start)
         if writer.ident is not None:
-            _finish(channel, source, writer)
+            _finish(channel, source, writer, manner)
     finally:
         source.stop()
         channel.close()
@@ -95,7 +95,7 @@ def fed(transport: Transport, source: Input, timeout: float) -> Iterator[NamedPi
             writer.join(END_SECONDS)
 
 
-def _finish(channel: Channel, source: Input, writer: threading.Thread) -> None:
+def _finish(channel: Channel, source: Input, writer: threading.Thread, manner: bytes) -> None:
     """Let the remote host's program end by itself, after the reader."""
     source.stop()
     writer.join(END_SECONDS)
@@ -103,7 +103,7 @@ def _finish(channel: Channel, source: Input, writer: threading.Thread) -> None:
         with contextlib.suppress(TimeoutError, EOFError, OSError):
             if source.failed:
                 # The command is dead, so nobody takes this for the end of the input.
-                channel.shutdown_write()
+                _end(channel, manner, END_SECONDS)
             channel.exit_status(END_SECONDS)
 
 
@@ -138,7 +138,12 @@ def _write(channel: Channel, source: Input, manner: bytes) -> None:
         if source.failed:
             # An end of input would tell the command that this part was everything (see fed).
             return
-        if manner == b"plain":
-            channel.shutdown_write()
-        else:
-            channel.sendall(b"0\n", INPUT_SECONDS)
+        _end(channel, manner, INPUT_SECONDS)
+
+
+def _end(channel: Channel, manner: bytes, timeout: float) -> None:
+    """Tell the remote host's program, which has got all pieces so far, that no more follow."""
+    if manner == b"plain":
+        channel.shutdown_write()
+    else:
+        channel.sendall(b"0\n", timeout)

@@ -214,8 +214,12 @@ class LocalChannel(Channel):
         writer = select.poll()
         writer.register(self._stdin, select.POLLOUT)
         writer.register(self._wake, select.POLLIN)
-        if not writer.poll(deadline.left() * 1000):
+        events = dict(writer.poll(deadline.left() * 1000))
+        if not events:
             raise TimeoutError
+        # The last process has closed a terminal that is full: nobody makes room any longer, and poll() does not wait.
+        if events.get(self._stdin, 0) & (select.POLLHUP | select.POLLOUT) == select.POLLHUP:
+            raise BrokenPipeError
 
 
 def _set_size(descriptor: int, columns: int, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""Descriptors of local channels: none leaks if too few are free, and none is closed twice."""
+"""Local channels: no descriptor leaks if too few are free or is closed twice, and no input waits for who has ended."""
 
 from __future__ import annotations
 
@@ -134,3 +134,23 @@ def test_the_end_of_input_of_a_closed_channel_touches_no_descriptor(pty: Pty | N
         for end in reused:
             with suppress(OSError):
                 os.close(end)
+
+
+def test_input_does_not_wait_for_a_terminal_whose_program_has_ended(gate: Path) -> None:
+    transport = LocalTransport()
+    program = f"stty raw -echo; echo ready; read line <{gate}"
+    channel = transport.open_channel(["/bin/sh", "-c", program], pty=Pty(), timeout=WAIT_SECONDS)
+    try:
+        shown = b""
+        while b"ready" not in shown:
+            shown += channel.recv(WAIT_SECONDS)[0]
+        with suppress(TimeoutError):
+            while True:
+                channel.send_now(bytes(1 << 12))
+        gate.write_text("\n")
+        assert channel.exit_status(WAIT_SECONDS) == 0
+        with pytest.raises(OSError) as caught:  # noqa: PT011 - which one depends on the room that the system has made
+            channel.sendall(bytes(1 << 20), WAIT_SECONDS)
+        assert not isinstance(caught.value, TimeoutError), "it waited for a program that has ended"
+    finally:
+        transport.close()
