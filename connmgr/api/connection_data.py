@@ -43,6 +43,7 @@ from connmgr.rights.actions import (
 )
 from connmgr.rights.grant import ConnectionFacts
 from connmgr.secrets.principals import Access
+from connmgr.shares import in_pieces
 from connmgr.vault import Connection, connection_rows
 from connmgr.vault.connection_rows import placing, sealed_secrets
 from connmgr.vault.connections import Removed
@@ -346,14 +347,15 @@ def publish_changes(before: Facts, changed: Collection[str]) -> None:
         for id in changed:
             publish(CONNECTION, "changed", id)
         return
-    for id in dict.fromkeys([*before, *changed]):
+    changed_ids = set(changed)
+    for id in in_pieces(dict.fromkeys([*before, *changed])):
         was, now = before.get(id), after.get(id)
         if now is None:
             if was is not None:
                 publish(CONNECTION, "removed", id, facts=Move(was), name=was.path)
         elif was is None:
             publish(CONNECTION, "added", id, name=now.path)
-        elif id in changed or was != now:
+        elif id in changed_ids or was != now:
             publish(CONNECTION, "changed", id, facts=Move(was), name=now.path)
 
 

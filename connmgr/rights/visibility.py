@@ -12,6 +12,7 @@ from connmgr.fields import Reference, secret_references
 from connmgr.plugin import AnyConnectionType, ConnectionType, Forward, Tunnel, ValidationError, Wrapper
 from connmgr.registry import Registry
 from connmgr.rights.grant import ConnectionFacts, Grant
+from connmgr.shares import in_pieces
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import Placing, placing, sealed_secrets
 from connmgr.vault.dependencies import complete_digest
@@ -82,7 +83,7 @@ class Visibility:
         ]
         paths = self._category_paths(connection.category for connection in connections)
         facts = []
-        for connection in connections:
+        for connection in in_pieces(connections):
             user = connection.data.get("user")
             user = user if isinstance(user, str) else None
             facts.append(

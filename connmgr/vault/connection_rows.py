@@ -51,6 +51,9 @@ _OF_FINGERPRINTS = (
 )
 
 _UPDATE = table.update().where(table.c.id == sa.bindparam("row"))
+_RELABEL = _UPDATE.values(
+    labels=sa.bindparam("its_labels"), mac=sa.bindparam("its_mac"), last_modified=sa.bindparam("at")
+)
 
 # Built once, because building a statement costs more than looking up a row.
 _BY_IDS = table.c.id.in_(sa.bindparam("ids", expanding=True))
@@ -60,6 +63,7 @@ _RAW = sa.select(
     *(sa.type_coerce(column, sa.BigInteger) if isinstance(column.type, Timestamp) else column for column in table.c)
 ).where(_BY_IDS)
 _IDS = sa.select(table.c.id).where(_BY_IDS)
+_CODES = sa.select(table.c.id, table.c.mac).where(_BY_IDS)
 _PLACES = sa.select(table.c.id, table.c.path, table.c.depth).where(_BY_IDS)
 _BASIS = sa.select(table.c.data, table.c.way).where(table.c.id == sa.bindparam("id"))
 _TARGETS = sa.select(reference.c.target).where(reference.c.source == sa.bindparam("id"))
@@ -274,6 +278,11 @@ def as_row(raw: tuple[Any, ...]) -> Row:
     }
 
 
+def codes(tx: sa.Connection, ids: Iterable[str]) -> dict[str, bytes]:
+    """Return the authentication codes of the rows ``ids``, or raise :class:`UnknownConnection`."""
+    return {id: row["mac"] for id, row in _by_id(tx, ids, _CODES).items()}
+
+
 def basis(tx: sa.Connection, id: str) -> tuple[str, str] | None:
     """Return data and dependency digest of the row ``id``, or None."""
     row = tx.execute(_BASIS, {"id": id}).one_or_none()
@@ -341,6 +350,13 @@ def update(tx: sa.Connection, rows: Sequence[Row]) -> None:
     """Replace existing rows."""
     if rows:
         tx.execute(_UPDATE, [{("row" if name == "id" else name): row[name] for name in row} for row in rows])
+
+
+def relabel(tx: sa.Connection, rows: Sequence[Row], at: datetime) -> None:
+    """Replace the labels of existing rows, whose other authenticated columns are those that ``rows`` have."""
+    if rows:
+        values = [{"row": row["id"], "its_labels": row["labels"], "its_mac": row["mac"], "at": at} for row in rows]
+        tx.execute(_RELABEL, values)
 
 
 def use(tx: sa.Connection, ids: Iterable[str]) -> None:

@@ -24,6 +24,7 @@ from connmgr.errors import (
     VaultUnavailable,
 )
 from connmgr.secrets.vault_key import VaultKey
+from connmgr.shares import in_pieces
 from connmgr.vault import connection_rows, dependencies
 from connmgr.vault.connection_rows import Connection, carriers, dependents
 from connmgr.vault.database import Database
@@ -108,7 +109,7 @@ class Connections:
         connections: dict[str, Connection | IntegrityError] = {**self.temporary.those_of(ids)}
         connections |= dict(self._each_elevated(ids))
         before, current = self._seen, dict[str, tuple[tuple[Any, ...], Connection]]()
-        for id, raw in self._database.read(lambda tx: connection_rows.existing(tx, ids)).items():
+        for id, raw in in_pieces(self._database.read(lambda tx: connection_rows.existing(tx, ids)).items()):
             try:
                 same = id in before and before[id][0] == raw
                 current[id] = before[id] if same else (raw, self._load(connection_rows.as_row(raw)))
@@ -286,19 +287,27 @@ class Connections:
         """
         unique_ids = list(dict.fromkeys(ids))
 
+        def relabelled(row: Row) -> Row | None:
+            before = json.loads(_checked(self._key, row)["labels"])
+            after = {name: value for name, value in {**before, **given}.items() if name not in removed}
+            if len(after) > MAX_LABELS:
+                raise InvalidRequest(f"{row['path']} would have {len(after)} labels; at most {MAX_LABELS} are allowed.")
+            if after == before:
+                return None
+            new = dict(row) | {"labels": canonical(after)}
+            return new | {"mac": connection_rows.mac(new, self._key)}
+
+        # Before other writers wait, since verifying and computing takes several times as long as storing. What others
+        # change meanwhile has another code, and is computed again.
+        before = self._database.read(lambda tx: connection_rows.by_id(tx, unique_ids))
+        after = {id: relabelled(before[id]) for id in in_pieces(unique_ids)}
+
         def work(tx: sa.Connection) -> list[str]:
-            changed = []
-            rows = connection_rows.by_id(tx, unique_ids)
-            for row in (rows[id] for id in unique_ids):
-                before = json.loads(_checked(self._key, row)["labels"])
-                after = {name: value for name, value in {**before, **given}.items() if name not in removed}
-                if len(after) > MAX_LABELS:
-                    raise InvalidRequest(
-                        f"{row['path']} would have {len(after)} labels; at most {MAX_LABELS} are allowed."
-                    )
-                if after != before:
-                    changed.append(dict(row) | {"labels": canonical(after), "last_modified": now()})
-            _store(tx, self._key, changed)
+            codes = connection_rows.codes(tx, unique_ids)
+            others = connection_rows.by_id(tx, [id for id in unique_ids if codes[id] != before[id]["mac"]])
+            current = after | {id: relabelled(row) for id, row in others.items()}
+            changed = [row for row in current.values() if row is not None]
+            connection_rows.relabel(tx, changed, now())
             return [row["id"] for row in changed]
 
         return self._database.write(work)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 
 from connmgr.errors import IntegrityError, InvalidRequest, UnknownConnection
 from connmgr.secrets.vault_key import VaultKey
-from connmgr.vault import Vault, integrity, schema, where
+from connmgr.vault import Vault, connections, integrity, schema, where
 from connmgr.vault import facts as stored_facts
 from connmgr.vault.backup import backup, restore
 from connmgr.vault.connection_rows import fingerprint
 from connmgr.vault.names import LOCAL
 from connmgr.vault.schema import canonical, connection, fact
+from tests.deadlines import DEADLINE_SECONDS
 from tests.vault.conftest import Add
 from tests.vault.renewed import KEY
 
@@ -241,6 +243,33 @@ def test_a_backup_has_labels_and_facts(vault: Vault, tmp_path: Path, open_vault:
         where="env=prod and os.id=debian"
     )
     assert integrity.faults(copy.database, KEY) == []
+
+
+def test_others_change_connections_while_their_labels_are_computed(
+    vault: Vault, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [add(f"host{number}", {"host": str(number)}) for number in range(3)]
+    beside: list[Callable[[], object]] = [
+        lambda: vault.connections.relabel([ids[0]], {"env": "test", "owner": "me"}, []),
+        lambda: vault.connections.update(ids[1], name="renamed"),
+        lambda: vault.connections.set_state(ids[2], {"running": True}),
+    ]
+
+    def with_others_beside(items: Iterable[str]) -> Iterator[str]:
+        for item in items:
+            yield item
+            # In another thread: within the transaction of the labels it would wait in vain.
+            while beside:
+                changing = threading.Thread(target=beside.pop())
+                changing.start()
+                changing.join(DEADLINE_SECONDS)
+                assert not changing.is_alive(), "a change waits for labels that are only computed"
+
+    monkeypatch.setattr(connections, "in_pieces", with_others_beside)
+    assert vault.connections.relabel(ids, {"env": "prod"}, []) == ids
+    found = [vault.connections.get(id) for id in ids]
+    assert [one.labels for one in found] == [{"env": "prod", "owner": "me"}, {"env": "prod"}, {"env": "prod"}]
+    assert (found[1].name, found[2].state) == ("renamed", {"running": True})
 
 
 def test_odd_values_are_compared_whole(vault: Vault, add: Add) -> None:
