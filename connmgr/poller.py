@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from connmgr.errors import ConnmgrError
+
+TOLD_SECONDS = 60.0
+"""Interval of telling again what still cannot be done."""
+
+
+class Trouble:
+    """Logs that something cannot be done: as it begins, as its reason changes, each minute, and when it is over.
+
+    What is tried again each second would otherwise fill the log, and nothing in it would say when that ended. For one
+    thread.
+    """
+
+    def __init__(self, logger: logging.Logger, text: str, over: str) -> None:
+        self._logger, self._text, self._over = logger, text, over
+        self._reason: str | None = None
+        self._told = 0.0
+
+    def note(self, reason: str) -> None:
+        """Log the text, in which ``reason`` follows, unless that was done just now."""
+        if reason != self._reason or time.monotonic() >= self._told + TOLD_SECONDS:
+            self._logger.warning("%s: %s", self._text, reason)
+            self._reason, self._told = reason, time.monotonic()
+
+    def end(self) -> None:
+        """It can be done; log that if it could not before."""
+        if self._reason is not None:
+            self._logger.warning("%s", self._over)
+            self._reason = None
 
 
 class Poller:
     """Calls ``look`` in a thread of its own: when it is poked, and after the seconds that ``look`` has returned.
 
-    If that is None, only a poke wakes it. After an error, which is logged, it looks again after ``retry`` seconds.
+    If that is None, only a poke wakes it. After an error, which is logged once, it looks again after ``retry`` seconds.
     The thread begins with the first poke, so that a daemon without anything of ``subject`` has none; :meth:`close`
     ends it. Safe to use from several threads.
     """
@@ -24,6 +53,7 @@ class Poller:
 
         self._lock, self._wake = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._trouble = Trouble(logger, f"The {subject} wait", f"The {subject} go on.")
 
     def poke(self) -> None:
         """Let it look now."""
@@ -49,8 +79,9 @@ class Poller:
             interval: float | None = self._retry
             try:
                 interval = self._look()
+                self._trouble.end()
             except ConnmgrError as error:
-                self._logger.warning("The %s wait: %s", self._subject, error.message)
+                self._trouble.note(error.message)
             except Exception:
                 # A fault in one must not end all others.
                 self._logger.exception("The %s could not be looked at.", self._subject)

@@ -63,8 +63,9 @@ def _for_token(error: ConnmgrError) -> ConnmgrError:
     """Return ``error`` without what it tells of the daemon's machine."""
     if error.for_tokens is None:
         return error
-    veiled = ConnmgrError(error.for_tokens)
-    veiled.code, veiled.status = error.code, error.status  # type: ignore[misc]
+    # Of its own class, which says after how long to try again.
+    veiled = type(error).__new__(type(error), error.for_tokens)
+    veiled.__dict__.update(error.__dict__, message=error.for_tokens, details={}, for_tokens=None)
     return veiled
 
 

@@ -16,10 +16,12 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from connmgr.contract.job import LEAST_AGE_SECONDS
+from connmgr.errors import ConnmgrError
 from connmgr.jobs.jobs import CALL_SECONDS, GONE, Jobs, remote_name
 from connmgr.jobs.remote import RemoteHosts, RemoteJobs
 from connmgr.links.table import IdleLinks
 from connmgr.plugin import Deadline
+from connmgr.poller import Trouble
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
 from connmgr.vault.jobs import ENDED, RUNNING, JobFilter, StoredJob
@@ -89,11 +91,16 @@ class Reaper:
         return bool(self._hosts.ask_at_once(job.connection, remove))
 
     def _run(self) -> None:
+        trouble = Trouble(logger, "The jobs cannot be tidied now", "The jobs are tidied again.")
         while not self._closing.wait(INTERVAL_SECONDS):
             try:
                 self.tidy()
+                trouble.end()
+            except ConnmgrError as error:
+                # The vault may be unavailable now; the next round tries again, here and below.
+                trouble.note(error.message)
             except BaseException:
-                # The vault may be unavailable now, and a plugin may raise any exception; the next round tries again.
+                # A plugin may raise any exception.
                 logger.exception("The jobs could not be tidied.")
 
 

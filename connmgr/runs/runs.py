@@ -50,7 +50,7 @@ from connmgr.errors import (
 from connmgr.events import Publish, unheard
 from connmgr.facts.gathering import Gatherer
 from connmgr.jobs.jobs import Jobs
-from connmgr.poller import Poller
+from connmgr.poller import Poller, Trouble
 from connmgr.rights.ground import Ground
 from connmgr.runs.author import Author, Authors, RunRights
 from connmgr.runs.plan import batch_size
@@ -540,6 +540,7 @@ class RunDriver:
         self._closes_at: float | None = None
         self._work: TargetWork | None = None
         self._killed = self._lapsed = False
+        self._trouble = Trouble(logger, f"The run {id} waits for the vault", f"The run {id} goes on.")
 
     def look(self) -> None:
         """Look whether the run was stopped or paused."""
@@ -567,7 +568,7 @@ class RunDriver:
     def _give_up(self, error: ConnmgrError | None) -> None:
         """Stop the run as failed, and its begun targets as unknown; while the vault is away, only say so."""
         if isinstance(error, VaultUnavailable):
-            logger.warning("The run %s waits for the vault: %s", self.id, error.message)
+            self._trouble.note(error.message)
             return
         reason = "It could not go on; the daemon's log says more." if error is None else error.message
         lost = [
@@ -647,9 +648,10 @@ class RunDriver:
             except VaultUnavailable as error:
                 if self._closes_at is not None:
                     raise
-                logger.warning("The run %s waits for the vault: %s", self.id, error.message)
+                self._trouble.note(error.message)
                 self._runs._poller.closing.wait(RETRY_SECONDS)
                 continue
+            self._trouble.end()
             for outcome in outcomes:
                 # Not before: those of a run that is given up are unknown.
                 del self._begun[self._selection[outcome.n]]

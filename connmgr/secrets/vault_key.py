@@ -30,9 +30,6 @@ _WRAPPING = b"connmgr.wrapping"
 _PRINCIPALS = b"connmgr.principl"
 _AUDIT = b"connmgr.audit"
 
-_MISSING = "The vault's key is missing, and the vault is not empty: put back the key that belongs to it."
-_WRONG = "The key is not the one that this vault was made with: put back the key that belongs to it."
-
 _SERVICE = "connmgr"
 
 
@@ -58,7 +55,7 @@ def load_from(store: KeyStore, *, create: bool, verifier: bytes | None = None) -
             )
         return current
     if not create:
-        raise StartupError(_MISSING)
+        raise _misses(store)
     store.discard_next()
     key = VaultKey.generate()
     store.write_next(key)
@@ -75,7 +72,18 @@ def _recognised(store: KeyStore, current: VaultKey | None, following: VaultKey |
     if following is not None and following.matches(verifier):
         store.promote()
         return following
-    raise StartupError(_MISSING if current is None else _WRONG)
+    if current is None:
+        raise _misses(store)
+    raise StartupError(
+        f"The key in {store.place} is not the one that this vault was made with: put back the key that belongs to it."
+    )
+
+
+def _misses(store: KeyStore) -> StartupError:
+    return StartupError(
+        f"The vault's key is missing from {store.place}, and the vault is not empty: put back the key that belongs to "
+        "it. A daemon that shares the vault of another has a copy of that one's key."
+    )
 
 
 def move(source: KeyStore, target: KeyStore, verifier: bytes) -> None:
@@ -161,6 +169,10 @@ class KeyStore(Protocol):
     Every method raises :class:`connmgr.errors.StartupError` when the store is in a bad state.
     """
 
+    @property
+    def place(self) -> str:
+        """Where the key is, in words for a person."""
+
     def read(self) -> VaultKey | None:
         """Return the key, or None."""
 
@@ -189,6 +201,10 @@ class KeyFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._next = path.name + ".next"
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
 
     def opened(self, content: bytes) -> VaultKey | None:
         """Return the key in the ``content`` of the file, or None if it is damaged."""
@@ -356,6 +372,10 @@ class Keyring:
         """Use ``backend``, or the system's preferred one; raise :class:`StartupError` if there is none."""
         self._entry = str(data_dir.absolute())
         self._backend = backend or _system_backend()
+
+    @property
+    def place(self) -> str:
+        return f"the entry {self._entry} of the keyring"
 
     def read(self) -> VaultKey | None:
         return self._read(self._entry)

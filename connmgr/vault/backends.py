@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -82,13 +82,19 @@ _PRAGMAS = (
     "cell_size_check = ON",
 )
 
-# By text, because Python 3.10 has no error codes of SQLite.
+# By text, because Python 3.10 has no error codes of SQLite. `{vault}` is its path, which tokens are not told.
 _SQLITE_FAULTS: dict[str, tuple[Kind, str]] = {
-    "database is locked": (Kind.CONFLICT, "Another process holds the vault's database; try again."),
-    "database or disk is full": (Kind.UNAVAILABLE, "The vault cannot be changed: its disk is full."),
-    "disk I/O error": (Kind.UNAVAILABLE, "The vault's database cannot be read or written: the disk reports an error."),
-    "unable to open database file": (Kind.UNAVAILABLE, "The vault's database file cannot be opened."),
-    "attempt to write a readonly database": (Kind.UNAVAILABLE, "The vault cannot be changed: its file is read-only."),
+    "database is locked": (Kind.CONFLICT, "Another process holds the vault's database{vault}; try again."),
+    "database or disk is full": (Kind.UNAVAILABLE, "The vault{vault} cannot be changed: its disk is full."),
+    "disk I/O error": (
+        Kind.UNAVAILABLE,
+        "The vault's database{vault} cannot be read or written: the disk reports an error.",
+    ),
+    "unable to open database file": (Kind.UNAVAILABLE, "The vault's database file{vault} cannot be opened."),
+    "attempt to write a readonly database": (
+        Kind.UNAVAILABLE,
+        "The vault{vault} cannot be changed: its file is read-only.",
+    ),
 }
 _DAMAGE = ("malformed", "file is not a database", "Could not decode to UTF-8")
 
@@ -178,7 +184,7 @@ class SQLite:
             return Fault(Kind.UNAVAILABLE, IntegrityError("The vault's database is damaged: restore it from a backup."))
         for sign, (kind, message) in _SQLITE_FAULTS.items():
             if text.startswith(sign):
-                return Fault(kind, VaultUnavailable(message))
+                return Fault(kind, _unavailable(message, str(self.path)))
         return None
 
     def _connect(self) -> sqlite3.Connection:
@@ -328,26 +334,43 @@ _CHANNEL = "connmgr"
 _ANNOUNCE = sa.text(f"SELECT pg_notify('{_CHANNEL}', :topic)")
 _OUTCOME = sa.text("SELECT EXISTS (SELECT FROM commit_mark WHERE mark = :mark)")
 
-_LOST = VaultUnavailable("The vault's database server does not answer; try again.")
+_LOST = (Kind.LOST, "The vault's database{vault} does not answer{why}; try again.")
+_CONFLICT = (Kind.CONFLICT, "Other daemons change the vault at the same time; try again.")
 # SQLSTATE, or the class that it begins with: https://www.postgresql.org/docs/current/errcodes-appendix.html
-_POSTGRESQL_FAULTS: dict[str, Fault] = {
-    "08": Fault(Kind.LOST, _LOST),
-    "57P": Fault(Kind.LOST, _LOST),
-    "25P03": Fault(Kind.LOST, _LOST),
-    "40001": Fault(Kind.CONFLICT, VaultUnavailable("Other daemons change the vault at the same time; try again.")),
-    "40P01": Fault(Kind.CONFLICT, VaultUnavailable("Other daemons change the vault at the same time; try again.")),
-    "55P03": Fault(Kind.CONFLICT, VaultUnavailable("Another daemon holds the vault; try again.")),
-    "57014": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server took too long; try again.")),
-    "53100": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault cannot be changed: its server's disk is full.")),
-    "53": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server has no room for more; try again.")),
-    "25006": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault cannot be changed: its database is read-only.")),
-    "42501": Fault(Kind.UNAVAILABLE, VaultUnavailable("The database user lacks a privilege that the vault needs.")),
-    "58": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server reports a fault of its system.")),
-    "28": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server refuses its user.")),
-    "3F": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database has no schema that its user may use.")),
-    "42P01": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's tables are not in the schema that its user uses.")),
-    "3D000": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database does not exist on its server.")),
+_POSTGRESQL_FAULTS: dict[str, tuple[Kind, str]] = {
+    "08": _LOST,
+    "57P": _LOST,
+    "25P03": _LOST,
+    "40001": _CONFLICT,
+    "40P01": _CONFLICT,
+    "55P03": (Kind.CONFLICT, "Another daemon holds the vault; try again."),
+    "57014": (Kind.UNAVAILABLE, "The vault's database server{vault} took too long; try again."),
+    "53100": (Kind.UNAVAILABLE, "The vault{vault} cannot be changed: its server's disk is full."),
+    "53": (Kind.UNAVAILABLE, "The vault's database server{vault} has no room for more{why}; try again."),
+    "25006": (Kind.UNAVAILABLE, "The vault{vault} cannot be changed: its database is read-only."),
+    "42501": (Kind.UNAVAILABLE, "The database user lacks a privilege that the vault{vault} needs{why}."),
+    "58": (Kind.UNAVAILABLE, "The vault's database server{vault} reports a fault of its system{why}."),
+    "28": (Kind.UNAVAILABLE, "The vault's database server{vault} refuses its user{why}."),
+    "3F": (Kind.UNAVAILABLE, "The vault's database{vault} has no schema that its user may use."),
+    "42P01": (Kind.UNAVAILABLE, "The vault's tables are not in the schema that its user uses{vault}{why}."),
+    "3D000": (Kind.UNAVAILABLE, "The vault's database{vault} does not exist on its server."),
 }
+
+
+def _unavailable(message: str, vault: str, why: str = "") -> VaultUnavailable:
+    """Return a new error about the ``vault``, which tells a token neither where that is nor ``why``.
+
+    Never one that was raised before: it would keep the frames of all who have raised it.
+    """
+    error = VaultUnavailable(message.format(vault=f" {vault}", why=f" ({why})" if why else ""))
+    error.for_tokens = message.format(vault="", why="")
+    return error
+
+
+def _reason(error: BaseException | None) -> str:
+    """Return the reason in what psycopg says: its first line, without the address, which libpq puts before it."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rpartition(" failed: ")[2].strip().removeprefix("FATAL:").strip() if lines else ""
 
 
 class PostgreSQL:
@@ -478,26 +501,34 @@ class PostgreSQL:
             pooled = self.writer.raw_connection()
         except self.writer.dialect.dbapi.Error as error:  # type: ignore[union-attr]
             # SQLAlchemy wraps the errors of statements, and not those of a bare connection.
-            raise _LOST from error
+            raise self._lost(error) from error
         connection = pooled.driver_connection
         # A link of its own: the pool neither hands it to others nor counts it.
         pooled.detach()
-        return PostgresListening(connection, self._own)
+        return PostgresListening(connection, self._own, self._lost)
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
         state = getattr(error.orig, "sqlstate", None)
         if state is None:
             lost = error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
-            return Fault(Kind.LOST, _LOST) if lost else None
+            return Fault(Kind.LOST, self._lost(error.orig)) if lost else None
         matching = [code for code in _POSTGRESQL_FAULTS if state.startswith(code)]
-        return _POSTGRESQL_FAULTS[max(matching, key=len)] if matching else None
+        if not matching:
+            return None
+        kind, message = _POSTGRESQL_FAULTS[max(matching, key=len)]
+        return Fault(kind, _unavailable(message, self._shown, _reason(error.orig)))
+
+    def _lost(self, error: BaseException | None) -> VaultUnavailable:
+        return _unavailable(_LOST[1], self._shown, _reason(error))
 
 
 class PostgresListening:
     """A link on which announcements are heard; see :class:`connmgr.vault.database.Listening`."""
 
-    def __init__(self, connection: Any, own: Collection[int]) -> None:
-        self._connection, self._own, self._topics = connection, own, set[str]()
+    def __init__(
+        self, connection: Any, own: Collection[int], lost: Callable[[BaseException], VaultUnavailable]
+    ) -> None:
+        self._connection, self._own, self._lost, self._topics = connection, own, lost, set[str]()
         self._connection.add_notify_handler(lambda notice: self._note(notice.pid, notice.payload))
         try:
             self._connection.autocommit = True
@@ -517,7 +548,7 @@ class PostgresListening:
             while (notice := self._connection.pgconn.notifies()) is not None:
                 self._note(notice.be_pid, notice.extra.decode())
         except psycopg.Error as error:
-            raise _LOST from error
+            raise self._lost(error) from error
         topics, self._topics = self._topics, set()
         return topics
 
@@ -538,7 +569,7 @@ class PostgresListening:
         try:
             self._connection.execute(statement)
         except psycopg.Error as error:
-            raise _LOST from error
+            raise self._lost(error) from error
 
 
 def _bounded(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:

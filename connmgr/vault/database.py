@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from connmgr.errors import ConnmgrError, VaultUnavailable
+from connmgr.poller import Trouble
 from connmgr.vault import schema
 
 Result = TypeVar("Result")
@@ -323,15 +324,19 @@ class Announcements:
             self._thread.join(timeout)
 
     def _run(self, waking: socket.socket) -> None:
+        trouble = Trouble(
+            logger, "What other daemons announce is not heard for now", "What other daemons announce is heard again."
+        )
         with waking:
             while not self._closing.is_set():
                 try:
                     with closing(self._database.listen()) as listening:
+                        trouble.end()
                         # What was announced while nobody listened is not known.
                         self._call(set(self._callbacks))
                         self._hear(listening, waking)
                 except VaultUnavailable as error:
-                    logger.info("What other daemons announce is not heard for now: %s", error.message)
+                    trouble.note(error.message)
                 except Exception:
                     logger.exception("What other daemons announce is not heard for now.")
                 self._closing.wait(RETRY_SECONDS)

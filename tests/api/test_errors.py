@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from connmgr.api.errors import _for_token
 from connmgr.daemon.parser import SMALL_BODY_BYTES
+from connmgr.errors import VaultUnavailable
 from tests.api.wire import LOCAL, NOBODY, Answer, bearer, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -243,3 +245,13 @@ def test_every_answer_carries_the_headers_that_keep_it_out_of_caches_and_pages(
 def test_an_answer_without_content_has_an_empty_body(daemon: Daemon, headers: dict[str, str]) -> None:
     answer = send(daemon.url, "/vault/lock", {}, headers)
     assert (answer.status, answer.body, answer.headers["Content-Length"]) == (200, b"", "0")
+
+
+def test_what_a_token_is_not_told_leaves_the_kind_of_the_error() -> None:
+    error = VaultUnavailable("The vault at db.example does not answer.", place="db.example")
+    error.for_tokens = "The vault does not answer."
+    veiled = _for_token(error)
+    # By its class a client is told when to try again.
+    assert (type(veiled), veiled.code, veiled.status) == (VaultUnavailable, "vault_unavailable", 503)
+    assert (veiled.message, str(veiled), veiled.details) == (error.for_tokens, error.for_tokens, {})
+    assert error.message == "The vault at db.example does not answer."

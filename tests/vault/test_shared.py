@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -195,6 +196,28 @@ def test_conflicts_are_repeated(own_postgres: Postgres, name: str, shared: Vault
     trouble(own_postgres, name, "40001", times=3)
     id = Add(shared)("host")
     assert shared.connections.query("*", "host") == [id]
+
+
+def test_a_server_that_is_away_is_named_to_the_owner_and_nobody_s_frames_are_kept(
+    own_postgres: Postgres, name: str, shared: Vault
+) -> None:
+    errors = []
+    own_postgres.halt()
+    try:
+        for _ in range(3):
+            with pytest.raises(VaultUnavailable) as refused:
+                shared.connections.query()
+            errors.append(refused.value)
+    finally:
+        own_postgres.start()
+    last = errors[-1]
+    address = f"postgresql://connmgr@127.0.0.1:{own_postgres.port}/{name}"
+    assert last.message == f"The vault's database {address} does not answer (Connection refused); try again."
+    assert last.for_tokens == "The vault's database does not answer; try again."
+    # An error that is raised again keeps the frames of whoever raised it before, and all that was in them.
+    assert len(set(map(id, errors))) == 3
+    depths = [len(list(traceback.walk_tb(error.__traceback__))) for error in errors]
+    assert depths[0] >= depths[1] == depths[2], depths
 
 
 def test_a_full_disk_of_the_server_is_told(own_postgres: Postgres, name: str, shared: Vault) -> None:
