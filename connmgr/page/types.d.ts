@@ -44,8 +44,11 @@ type Command = {
  */
 type Schema = Record<string, any>;
 
-/** A column: its head, its width, and what it shows of a thing. */
-type Column<T> = [head: string, width: string, cell: (item: T) => any];
+/**
+ * A column: its head; its width, as a share of what is left where it is a number; what it shows of a thing, which is a
+ * text of a remote host, a state or elements; and the class of that.
+ */
+type Column<T> = [head: string, width: string | number, cell: (item: T) => any, look?: string];
 
 /** What can be done: its name, the action of the API that it needs, the work, and the look of its button. */
 type Deed = [name: string, action: string, work: () => unknown, look?: string] | false | null | undefined;

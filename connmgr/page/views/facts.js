@@ -44,41 +44,34 @@ async function machinesOf(where) {
   }
 }
 
-const numbers = (/** @type {any} */ said) => html`<span class="number">${said}</span>`;
-
 /** @type {Column<Machine>[]} */
 const COLUMNS = [
-  ["Name", "minmax(0, 1fr)", ({ name }) => html`<span>${text(name.join("/"))}</span>`],
-  [
-    "System",
-    "minmax(0, 1.7fr)",
-    ({ facts }) =>
-      html`<span class=${facts["os.name"] ? "" : "note"}>${text(facts["os.name"] ?? facts["os.type"] ?? "not asked yet")}</span>`,
-  ],
-  ["Kernel", "minmax(0, 1fr)", ({ facts }) => html`<span class="mono">${text(facts.kernel)}</span>`],
-  ["CPUs", "3.5rem", ({ facts }) => numbers(facts["cpu.count"])],
-  ["Memory", "5.5rem", ({ facts }) => numbers(facts["memory.total"] && bytes(facts["memory.total"]))],
+  ["Name", 1, ({ name }) => name.join("/")],
+  ["System", 1.7, ({ facts }) => facts["os.name"] ?? facts["os.type"] ?? html`<span class="note">not asked yet</span>`],
+  ["Kernel", 1, ({ facts }) => facts.kernel, "mono"],
+  ["CPUs", "3.5rem", ({ facts }) => facts["cpu.count"], "number"],
+  ["Memory", "5.5rem", ({ facts }) => facts["memory.total"] && bytes(facts["memory.total"]), "number"],
   [
     "Disk used",
     "6rem",
     ({ facts }) => {
       const used = 1 - facts["disk.free"] / facts["disk.total"];
-      return numbers(
+      return (
         used >= 0 &&
-          html`<meter min="0" max="1" high="0.85" optimum="0" value=${used} aria-label="Disk used"></meter> ${Math.round(100 * used)} %`,
+        html`<meter min="0" max="1" high="0.85" optimum="0" value=${used} aria-label="Disk used"></meter> ${Math.round(100 * used)} %`
       );
     },
+    "number",
   ],
-  ["Up for", "5.5rem", ({ facts }) => numbers(facts.uptime !== undefined && shown("uptime", facts.uptime))],
+  ["Up for", "5.5rem", ({ facts }) => facts.uptime !== undefined && shown("uptime", facts.uptime), "number"],
   [
     "Labels",
-    "minmax(0, 1.2fr)",
+    1.2,
     ({ labels }) =>
-      html`<span class="mono">${text(
-        Object.entries(labels)
-          .map((one) => one.join("="))
-          .join(" "),
-      )}</span>`,
+      Object.entries(labels)
+        .map((one) => one.join("="))
+        .join(" "),
+    "mono",
   ],
 ];
 

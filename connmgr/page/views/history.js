@@ -71,21 +71,12 @@ function outcomeOf({ event, code, status, exitCode }) {
 
 /** @type {Column<any>[]} */
 const ENTRY_COLUMNS = [
-  ["Time", "9rem", ({ time }) => html`<span class="note number">${brief(time)}</span>`],
-  ["Action", "minmax(0, 10rem)", (entry) => html`<span>${text(entry.action ?? entry.event)}</span>`],
-  ["About", "minmax(0, 2fr)", (entry) => html`<span>${text(subjectOf(entry))}</span>`],
-  [
-    "By",
-    "minmax(0, 1fr)",
-    ({ tokenName, token, client }) =>
-      html`<span class="note">${text(tokenName ?? token ?? (client && `owner, ${client}`))}</span>`,
-  ],
-  ["Outcome", "minmax(0, 9rem)", (entry) => html`<${State} ...${outcomeOf(entry)} />`],
-  [
-    "Took",
-    "5rem",
-    ({ ms }) => html`<span class="number note">${ms === undefined ? "" : `${Math.round(ms)} ms`}</span>`,
-  ],
+  ["Time", "9rem", ({ time }) => brief(time), "note number"],
+  ["Action", "minmax(0, 10rem)", (entry) => entry.action ?? entry.event],
+  ["About", 2, subjectOf],
+  ["By", 1, ({ tokenName, token, client }) => tokenName ?? token ?? (client && `owner, ${client}`), "note"],
+  ["Outcome", "minmax(0, 9rem)", outcomeOf],
+  ["Took", "5rem", ({ ms }) => (ms === undefined ? "" : `${Math.round(ms)} ms`), "note number"],
 ];
 
 /** @param {any} entry */
@@ -288,12 +279,12 @@ const restore =
 
 /** @type {Column<Change>[]} */
 const CHANGE_COLUMNS = [
-  ["State", "7rem", (one) => html`<${State} ...${stateOfChange(one)} />`],
-  ["By", "minmax(0, 1fr)", (one) => html`<span>${text(one.by)}</span>`],
-  ["File", "minmax(0, 2.5fr)", (one) => html`<span class="mono">${pathOf(one)}</span>`],
-  ["What", "8rem", ({ action }) => html`<span>${text(WORDS[action] ?? action)}</span>`],
-  ["On", "minmax(0, 1.5fr)", (one) => html`<span>${text(nameOf(one.connection))}</span>`],
-  ["When", "6rem", (one) => html`<span class="note">${ago(one.at)}</span>`],
+  ["State", "7rem", stateOfChange],
+  ["By", 1, (one) => one.by],
+  ["File", 2.5, pathOf, "mono"],
+  ["What", "8rem", ({ action }) => WORDS[action] ?? action],
+  ["On", 1.5, (one) => nameOf(one.connection)],
+  ["When", "6rem", (one) => ago(one.at), "note"],
 ];
 
 /** @param {{path: string[]}} props */

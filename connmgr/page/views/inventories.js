@@ -4,7 +4,7 @@ import { call } from "../core/api.js";
 import { form } from "../core/forms.js";
 import { address, go, register } from "../core/navigate.js";
 import { nameOf, useStore } from "../core/store.js";
-import { ago, counted, Facts, html, labelOf, State, text, useAnswer, useState } from "../core/ui.js";
+import { ago, counted, Facts, html, labelOf, text, useAnswer, useState } from "../core/ui.js";
 import { Details, Listing, named, removal, secondsOf, spelled } from "./listing.js";
 
 /** Hosts that are named, of each change; the rest is counted. */
@@ -18,11 +18,11 @@ const sourceOf = ({ ansible, file, command }) => ansible ?? file ?? command?.joi
 
 /** @type {Column<Inventory>[]} */
 const COLUMNS = [
-  ["State", "7rem", (one) => html`<${State} ...${stateOf(one)} />`],
-  ["Name", "minmax(0, 1fr)", (one) => html`<span>${text(one.name)}</span>`],
-  ["Hosts", "9rem", ({ hosts, vanished }) => html`<span>${hosts}${vanished > 0 && `, ${vanished} vanished`}</span>`],
-  ["Source", "minmax(0, 2fr)", (one) => html`<span class="mono">${text(sourceOf(one))}</span>`],
-  ["Renewed", "6rem", (one) => html`<span class="note">${ago(one.renewed)}</span>`],
+  ["State", "7rem", stateOf],
+  ["Name", 1, (one) => one.name],
+  ["Hosts", "9rem", ({ hosts, vanished }) => `${hosts}${vanished > 0 ? `, ${vanished} vanished` : ""}`],
+  ["Source", 2, sourceOf, "mono"],
+  ["Renewed", "6rem", (one) => ago(one.renewed), "note"],
 ];
 
 /** @param {{path: string[]}} props */

@@ -13,7 +13,6 @@ import {
   failed,
   html,
   lines,
-  State,
   text,
   toast,
   useAnswer,
@@ -41,15 +40,11 @@ const stateOf = (job) =>
 
 /** @type {Column<JobInfo>[]} */
 const COLUMNS = [
-  ["State", "9rem", (job) => html`<${State} ...${stateOf(job)} />`],
-  [
-    "Command",
-    "minmax(0, 2fr)",
-    (job) => html`<span class=${job.name ? "" : "mono"}>${text(job.name ?? commandOf(job))}</span>`,
-  ],
-  ["On", "minmax(0, 1fr)", (job) => html`<span>${text(nameOf(job.connection))}</span>`],
-  ["Took", "6rem", (job) => html`<span class="number">${took(job.created, job.ended)}</span>`],
-  ["Started", "6rem", (job) => html`<span class="note">${ago(job.created)}</span>`],
+  ["State", "9rem", stateOf],
+  ["Command", 2, (job) => (job.name ? text(job.name) : html`<span class="mono">${text(commandOf(job))}</span>`)],
+  ["On", 1, (job) => nameOf(job.connection)],
+  ["Took", "6rem", (job) => took(job.created, job.ended), "number"],
+  ["Started", "6rem", (job) => ago(job.created), "note"],
 ];
 
 /** @param {{path: string[]}} props */

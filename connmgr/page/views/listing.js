@@ -128,13 +128,21 @@ export function Listing({
   const isLeaving = (/** @type {any} */ item) => leaving.has(`${view}/${item[id]}`);
   if (one && isLeaving(one)) one = undefined;
   const shown = one ? columns.slice(0, MOST_BESIDE) : columns;
+  const cell = (/** @type {Column<any>} */ [, , of, look], /** @type {any} */ item) => {
+    const said = of(item);
+    return said?.kind
+      ? html`<${State} ...${said} />`
+      : html`<span class=${look}>${typeof said === "string" ? text(said) : said}</span>`;
+  };
   const row = (/** @type {any} */ item) =>
     !isNarrow
-      ? shown.map(([, , cell]) => cell(item))
+      ? shown.map((column) => cell(column, item))
       : typeof narrow === "function"
         ? narrow(item)
-        : narrow.map((index) => columns[index][2](item));
-  const widths = isNarrow ? "minmax(0, 1fr) auto" : shown.map(([, width]) => width).join(" ");
+        : narrow.map((index) => cell(columns[index], item));
+  const widths = isNarrow
+    ? "minmax(0, 1fr) auto"
+    : shown.map(([, width]) => (typeof width === "string" ? width : `minmax(0, ${width}fr)`)).join(" ");
   const isEmpty = !items?.length && !isFound;
   const first =
     begin &&

@@ -24,19 +24,11 @@ function Recordings() {
 
 /** @type {Column<import("../contract.d.ts").RecordingInfo>[]} */
 const COLUMNS = [
-  ["Connection", "minmax(0, 1fr)", (one) => html`<span>${place(one)}</span>`],
-  [
-    "Ran",
-    "minmax(0, 2fr)",
-    ({ locked, command }) => html`<span class="mono">${locked ? "locked" : text(command ?? "shell")}</span>`,
-  ],
-  ["Began", "6rem", (one) => html`<span class="note">${ago(one.began)}</span>`],
-  [
-    "Length",
-    "6rem",
-    ({ active, seconds }) => html`<span class="number">${active ? "still runs" : clock(seconds ?? 0)}</span>`,
-  ],
-  ["Size", "5rem", (one) => html`<span class="number">${bytes(one.size, 1000)}</span>`],
+  ["Connection", 1, place],
+  ["Ran", 2, ({ locked, command }) => (locked ? "locked" : (command ?? "shell")), "mono"],
+  ["Began", "6rem", (one) => ago(one.began), "note"],
+  ["Length", "6rem", ({ active, seconds }) => (active ? "still runs" : clock(seconds ?? 0)), "number"],
+  ["Size", "5rem", (one) => bytes(one.size, 1000), "number"],
 ];
 
 function List() {

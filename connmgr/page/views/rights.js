@@ -15,7 +15,6 @@ import {
   labelOf,
   lines,
   openDialog,
-  State,
   text,
   toast,
   useAnswer,
@@ -124,16 +123,12 @@ function whereOf({ connections = [], categories = [] }) {
 
 /** @type {Column<Token>[]} */
 const TOKEN_COLUMNS = [
-  ["For", "minmax(0, 1.3fr)", (token) => html`<span>${text(token.name)}</span>`],
-  ["State", "6rem", (token) => html`<${State} ...${stateOfToken(token)} />`],
-  [
-    "Scopes",
-    "minmax(0, 2fr)",
-    ({ scopes }) => html`<span class="note">${scopes.map(text).join(", ") || "none"}</span>`,
-  ],
-  ["Machines", "minmax(0, 1fr)", (token) => html`<span class="note">${whereOf(token)}</span>`],
-  ["Last used", "6rem", (token) => html`<span class="note">${ago(token.lastUsed)}</span>`],
-  ["Expires", "6rem", (token) => html`<span class="note">${ago(token.expires)}</span>`],
+  ["For", 1.3, (token) => token.name],
+  ["State", "6rem", stateOfToken],
+  ["Scopes", 2, ({ scopes }) => scopes.join(", ") || "none", "note"],
+  ["Machines", 1, whereOf, "note"],
+  ["Last used", "6rem", (token) => ago(token.lastUsed), "note"],
+  ["Expires", "6rem", (token) => ago(token.expires), "note"],
 ];
 
 /** @param {{path: string[]}} props */
@@ -325,18 +320,20 @@ function useWaiting() {
 const canNotify = () =>
   "Notification" in window && Notification.permission === "granted" && localStorage.getItem(NOTICES) === "on";
 
+const stateOfApproval = (/** @type {Approval} */ { state }) => ({ kind: APPROVAL_KINDS[state], word: state });
+
 /** @type {Column<Approval>[]} */
 const APPROVAL_COLUMNS = [
-  ["State", "7rem", ({ state }) => html`<${State} kind=${APPROVAL_KINDS[state]} word=${state} />`],
-  ["By", "minmax(0, 1fr)", (one) => html`<span>${text(one.tokenName)}</span>`],
+  ["State", "7rem", stateOfApproval],
+  ["By", 1, (one) => one.tokenName],
   [
     "What",
-    "minmax(0, 2.5fr)",
-    ({ asked: { argv, command, path, saved, action } }) =>
-      html`<span class="mono">${text(argv?.join(" ") ?? command ?? path ?? saved?.name ?? action)}</span>`,
+    2.5,
+    ({ asked: { argv, command, path, saved, action } }) => argv?.join(" ") ?? command ?? path ?? saved?.name ?? action,
+    "mono",
   ],
-  ["On", "minmax(0, 1.5fr)", ({ asked }) => html`<span>${text(asked.names?.join(", "))}</span>`],
-  ["Asked", "6rem", (one) => html`<span class="note">${ago(one.created)}</span>`],
+  ["On", 1.5, ({ asked }) => asked.names?.join(", ")],
+  ["Asked", "6rem", (one) => ago(one.created), "note"],
 ];
 
 const rank = (/** @type {Approval} */ one) => (one.state === "pending" ? 0 : 1);
@@ -377,7 +374,7 @@ function ApprovalDetails({ one, again }) {
   /** @type {(name: string, decision: string, look?: string) => Deed} */
   const deed = (name, decision, look) => [name, "approval.decide", decide(decision), look];
   return html`<${Details} title=${`${text(tokenName)} asks to ${DONE[action] ?? text(action ?? "do something")}`}
-    note=${html`${ago(one.created)}; ${isPending ? "expires" : "lasts until"} ${exact(one.expires)}`} state=${{ kind: APPROVAL_KINDS[state], word: state }}
+    note=${html`${ago(one.created)}; ${isPending ? "expires" : "lasts until"} ${exact(one.expires)}`} state=${stateOfApproval(one)}
     facts=${[["Id", html`<code>${one.approval}</code>`]]}>
     ${moved.map((/** @type {string} */ change) => html`<p class="fault">Since it was asked before: ${lines(change)}</p>`)}
     ${Object.entries(rest).map(([name, value]) => html`<section key=${name}><h3>${text(labelOf(name))}</h3><pre class="printed">${spelled(value)}</pre></section>`)}

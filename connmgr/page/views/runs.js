@@ -5,20 +5,7 @@ import { form } from "../core/forms.js";
 import { isPattern, search } from "../core/names.js";
 import { address, go, register } from "../core/navigate.js";
 import { nameOf, store, useStore } from "../core/store.js";
-import {
-  ago,
-  counted,
-  exact,
-  Fault,
-  html,
-  lines,
-  State,
-  text,
-  toast,
-  useAnswer,
-  useMemo,
-  useState,
-} from "../core/ui.js";
+import { ago, counted, exact, Fault, html, lines, text, toast, useAnswer, useMemo, useState } from "../core/ui.js";
 import { Details, Group, Listing, numberOrShare, removal, secondsOf, spelled, took } from "./listing.js";
 
 // Runs: commands on many machines that the daemon keeps and goes on with; each target as a cell, and what they printed.
@@ -52,15 +39,11 @@ const said = ({ counts }) =>
 
 /** @type {Column<RunInfo>[]} */
 const RUN_COLUMNS = [
-  ["State", "7rem", (run) => html`<${State} ...${stateOfRun(run.state)} />`],
-  [
-    "What",
-    "minmax(0, 2fr)",
-    (run) => html`<span class=${run.name ? "" : "mono"}>${text(run.name ?? gistOf(run))}</span>`,
-  ],
-  ["Targets", "minmax(0, 1.5fr)", (run) => html`<span>${said(run)}</span>`],
-  ["Took", "6rem", (run) => html`<span class="number">${run.began && took(run.began, run.ended)}</span>`],
-  ["Begun", "6rem", (run) => html`<span class="note">${ago(run.submitted)}</span>`],
+  ["State", "7rem", (run) => stateOfRun(run.state)],
+  ["What", 2, (run) => (run.name ? text(run.name) : html`<span class="mono">${text(gistOf(run))}</span>`)],
+  ["Targets", 1.5, said],
+  ["Took", "6rem", (run) => run.began && took(run.began, run.ended), "number"],
+  ["Begun", "6rem", (run) => ago(run.submitted), "note"],
 ];
 
 /** @type {Command} */
@@ -258,15 +241,11 @@ const targetsOf = ({ connections, connectionFilter, categoryFilter, typeFilter, 
 
 /** @type {Column<Schedule>[]} */
 const SCHEDULE_COLUMNS = [
-  ["State", "6rem", (one) => html`<${State} ...${stateOf(one)} />`],
-  ["Name", "minmax(0, 1.5fr)", (one) => html`<span>${text(one.name)}</span>`],
-  ["When", "minmax(0, 1.5fr)", (one) => html`<span class="mono">${text(timesOf(one))}</span>`],
-  ["Next", "7rem", (one) => html`<span>${ago(one.next)}</span>`],
-  [
-    "Last run",
-    "7rem",
-    ({ lastState }) => html`<span>${lastState && html`<${State} ...${stateOfRun(lastState)} />`}</span>`,
-  ],
+  ["State", "6rem", stateOf],
+  ["Name", 1.5, (one) => one.name],
+  ["When", 1.5, timesOf, "mono"],
+  ["Next", "7rem", (one) => ago(one.next)],
+  ["Last run", "7rem", ({ lastState }) => lastState && stateOfRun(lastState)],
 ];
 
 /** @param {{path: string[]}} props */

@@ -3,7 +3,7 @@
 import { call } from "../core/api.js";
 import { address, register } from "../core/navigate.js";
 import { infoOf, nameOf, refresh, store, useStore } from "../core/store.js";
-import { ago, html, State, text, useAnswer } from "../core/ui.js";
+import { ago, html, text, useAnswer } from "../core/ui.js";
 import { described, Labels } from "./connection.js";
 import { bytes, Details, Listing } from "./listing.js";
 
@@ -37,11 +37,11 @@ register(ADD);
 
 /** @type {Column<Tunnel>[]} */
 const COLUMNS = [
-  ["State", "7rem", (one) => html`<${State} ...${stateOf(one)} />`],
-  ["Name", "minmax(0, 1.5fr)", (one) => html`<span>${text(nameOf(one.connection))}</span>`],
-  ["Listens at", "minmax(0, 1fr)", (one) => html`<span class="mono">${text(one.address)}</span>`],
-  ["Streams", "5rem", (one) => html`<span class="number">${one.streams || ""}</span>`],
-  ["Since", "6rem", (one) => html`<span class="note">${ago(one.since)}</span>`],
+  ["State", "7rem", stateOf],
+  ["Name", 1.5, (one) => nameOf(one.connection)],
+  ["Listens at", 1, (one) => one.address, "mono"],
+  ["Streams", "5rem", (one) => one.streams || "", "number"],
+  ["Since", "6rem", (one) => ago(one.since), "note"],
 ];
 
 /** @param {{path: string[]}} props */
