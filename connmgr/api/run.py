@@ -572,7 +572,8 @@ def _info(run: StoredRun) -> RunInfo:
     left = counts[WAITING] + counts[STARTING]
     over = sum(counts.values()) - left - counts[STOPPED]
     seconds = None if run.began is None else ((run.ended or now()) - run.began).total_seconds()
-    rate = over / seconds if seconds and over else None
+    # A clock that was set back meanwhile would make them negative.
+    rate = over / seconds if seconds is not None and seconds > 0 and over else None
     boots = [] if run.state in ENDED else stored.at_work(run.id)
     locked = bool(run.spec.get("lent", True) and _hidden(run, stored.selection(run.id)))
     return message_of(

@@ -122,6 +122,9 @@ class SavedCommand:
         for name, text in texts.items():
             if not self.parameters[name].permits(text):
                 raise values[name].refused("The parameter does not accept this value.")
+            if text == CUT_OUT and _is_secret(self.body["parameters"][name]):
+                # Of a client that sends back what it has read, as of a schedule that it changes.
+                raise values[name].refused(f"{CUT_OUT} is what answers have in a secret's place; send the secret.")
         argv = tuple(self._filled(word, texts) for word in self.words)
         shown = self.shown(texts)
         return Expanded(argv, texts, tuple(word.filled(shown) for word in self.words))

@@ -40,6 +40,14 @@ def test_arguments_take_the_place_of_parameters() -> None:
     assert saved(argv=["tool", "{n}", "{"], parameters={}).expand({})[0] == ("tool", "{n}", "{")
 
 
+def test_what_answers_have_in_place_of_a_secret_is_not_one() -> None:
+    command = saved(parameters={"name": {"re": ".*", "secret": True}, "n": {"integer": {}}})
+    shown = command.shown({"name": "hunter2", "n": "1"})
+    with pytest.raises(InvalidRequest, match="name: .*send the secret"):
+        command.expand(shown)
+    assert saved(parameters={"name": {"re": ".*"}, "n": {"integer": {}}}).expand(shown)
+
+
 def test_arguments_of_secret_parameters_are_kept_out_of_what_is_recorded() -> None:
     parameters = {"name": {"re": ".*", "secret": True}, "n": {"integer": {}, "secret": False}}
     expanded = saved(parameters=parameters).expand({"name": "hunter2", "n": 7})
