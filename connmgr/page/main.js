@@ -40,7 +40,7 @@ const VIEWS = [
     "recording.query recording.read",
     "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
   ],
-  ["run", "x", "shell.broadcast run.query connection.query", "M4 2.5v11l9-5.5z"],
+  ["runs/run", "x", "shell.broadcast run.query connection.query", "M4 2.5v11l9-5.5z"],
   [
     "runs",
     "u",

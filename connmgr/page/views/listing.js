@@ -4,7 +4,6 @@ import { call, now } from "../core/api.js";
 import { address, go, run } from "../core/navigate.js";
 import { can, changed, matching, qualified, useChoice, useStore } from "../core/store.js";
 import {
-  counted,
   doing,
   Empty,
   Facts,
@@ -25,8 +24,7 @@ import {
 } from "../core/ui.js";
 
 /** Names that stand before "and so many more". */
-const MOST_NAMED = 5;
-const MOST_SHOWN = 20_000;
+export const MOST_NAMED = 5;
 /** Columns that have room beside a thing's details. */
 const MOST_BESIDE = 3;
 
@@ -66,9 +64,6 @@ export function spelled(seconds) {
   const [unit, size] = Object.entries(SECONDS).findLast(([, size]) => seconds % size === 0) ?? ["s", 1];
   return `${seconds / size} ${unit}`;
 }
-
-/** As the API wants it: `3`, or `"5%"`. @param {string} given */
-export const numberOrShare = (given) => (/^\s*\d+\s*$/.test(given) ? Number(given) : given.trim());
 
 /** A number of bytes: in the units of conditions, `1.5 GiB`, or in those of files, whose base is 1000. @param {number} count */
 export function bytes(count, base = 1024) {
@@ -249,34 +244,6 @@ export const Filters = ({ label, isOpen, children }) =>
   useNarrow()
     ? html`<details class="narrow" open=${isOpen}><summary>${label}</summary>${children}</details>`
     : children;
-
-/**
- * What machines with an equal outcome printed. `line` is one of their lines, of `/shell/broadcast` or of a run.
- * @param {{names: string[], line: {exitCode?: number | null, stdout?: string, stderr?: string, error?: any, truncated?: boolean | null, state?: string}}} props
- */
-export function Group({ names, line }) {
-  const [isWhole, setWhole] = useState(false);
-  const printed = [line.stdout ?? "", line.stderr ?? ""];
-  const isLong = printed.some((one) => one.length > MOST_SHOWN);
-  const [stdout, stderr] = printed.map((one) => plain(isWhole ? one : one.slice(0, MOST_SHOWN)));
-  const [kind, word] = line.error
-    ? ["lost", text(line.error.code)]
-    : line.exitCode
-      ? ["lost", `exit ${line.exitCode}`]
-      : line.exitCode === null
-        ? ["off", text(line.state)]
-        : ["up", "done"];
-  return html`
-    <section class="group" aria-label=${`${word} on ${counted(names.length, "machine")}`}>
-      <h2><${State} kind=${kind} word=${word} /> <span>${names.slice(0, MOST_NAMED).join(", ")}</span></h2>
-      ${names.length > MOST_NAMED && html`<details><summary>and ${names.length - MOST_NAMED} more</summary>${names.slice(MOST_NAMED).join(", ")}</details>`}
-      ${line.error && html`<p class="fault">${lines(line.error.message)}</p>`}
-      ${(stdout || stderr) && html`<pre class="printed" tabindex="0">${stdout}${stdout && stderr && "\n"}<span class="err">${stderr}</span></pre>`}
-      ${isLong && !isWhole && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all of it</button>`}
-      ${line.truncated && html`<p class="note">The rest of the output was dropped by the daemon's limit.</p>`}
-    </section>
-  `;
-}
 
 const MOST_CHOICES = 8;
 
