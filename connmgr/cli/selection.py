@@ -132,7 +132,8 @@ def offers(context: click.Context, names: Callable[[Client], list[str]]) -> list
         client.close()
     except (ClientError, click.ClickException, OSError):
         return []
-    return matching
+    # A line feed would begin another offer, and the shell shows the others as they are.
+    return [name for name in matching if name.isprintable()]
 
 
 def _completions(client: Client, incomplete: str) -> list[str]:

@@ -132,6 +132,16 @@ def test_each_completion_names_one_connection(clean_connmgr: CommandLine) -> Non
     assert connmgr(environment=for_cp).output.splitlines() == ["plain,local\\ machine:"]
 
 
+def test_a_name_offers_nothing_beside_itself_and_reaches_no_terminal(clean_connmgr: CommandLine) -> None:
+    for number, name in enumerate(("web", "web\nplain,other", "web\x1b]52;c;eA==\x07", "web\u202egpj"), 1):
+        data = {"type": "ssh", "host": f"192.0.2.{number}"}
+        clean_connmgr.daemon.client.connection.add(name, data, validate=False)
+    for shell, current in (("bash", "2"), ("zsh", "2"), ("fish", "w")):
+        request = {"COMP_WORDS": "connmgr exec w", "COMP_CWORD": current, "_CONNMGR_COMPLETE": f"{shell}_complete"}
+        offered = clean_connmgr(environment=request).output
+        assert (offered.count("web"), "other" in offered) == (1, False), (shell, offered)
+
+
 @pytest.mark.needs("bash")
 def test_quoted_names_survive_bash(connmgr: CommandLine) -> None:
     request = {"COMP_WORDS": "connmgr exec it", "COMP_CWORD": "2", "_CONNMGR_COMPLETE": "bash_complete"}
