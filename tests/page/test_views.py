@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,6 +88,22 @@ def test_the_audit_log_is_filtered_and_verified(own_daemon: Daemon, visitor: Vis
     page.get_by_role("complementary").get_by_text("/shell/exec", exact=True).wait_for()
     page.get_by_role("button", name="Verify").click()
     page.get_by_role("dialog", name="The log is complete and unchanged").wait_for()
+
+
+KNOWS = """name => import("/page/core/store.js").then(({ store }) =>
+    [...store.connections.values()].some(one => one.name.at(-1) === name))"""
+"""Whether the page knows a connection, so that it has drawn its view again."""
+
+
+def test_what_is_typed_stays_when_others_change_something(clean_daemon: Daemon, visitor: Visitor) -> None:
+    page = visitor.opened(clean_daemon, "#/audit")
+    for number, (view, label) in enumerate([("audit", "Refused with"), ("record", "Token")]):
+        visitor.settle(page, f"#/{view}")
+        page.get_by_label(label).fill("scope_denied")
+        clean_daemon.client.connection.add(f"other{number}", {"type": "ssh", "host": f"other{number}.example"})
+        eventually(partial(page.evaluate, KNOWS, f"other{number}"), "the page knows what others have added")
+        visitor.settle(page)
+        assert page.get_by_label(label).input_value() == "scope_denied"
 
 
 def test_the_vault_is_unlocked_where_a_secret_is_needed(own_daemon: Daemon, visitor: Visitor) -> None:

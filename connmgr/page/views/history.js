@@ -146,8 +146,8 @@ function Audit({ path, query }) {
   return html`<${Listing} view="audit" id="seq" ...${{ path, items, error, again }} columns=${ENTRY_COLUMNS} narrow=${narrowEntry} onEnd=${more} suffix=${query.size ? `?${query}` : ""}
     tools=${html`<button onClick=${again}>Read again</button>${can("audit.verify") && html`<button onClick=${doing(verify)}>Verify</button>`}`}
     filters=${html`<${Filters} label="Filter" isOpen=${query.size > 0}><form class="filters" role="search" onSubmit=${filter} key=${`${query}`}>
-      ${FILTERS.map(([name, label, hint]) => html`<label key=${name}>${label}<input name=${name} placeholder=${hint} value=${query.get(name) ?? ""} spellcheck=${false} /></label>`)}
-      <label>Since<input type="datetime-local" name="since" value=${since ?? ""} /></label>
+      ${FILTERS.map(([name, label, hint]) => html`<label key=${name}>${label}<input name=${name} placeholder=${hint} defaultValue=${query.get(name) ?? ""} spellcheck=${false} /></label>`)}
+      <label>Since<input type="datetime-local" name="since" defaultValue=${since ?? ""} /></label>
       <button>Filter</button>${query.size > 0 && html`<button type="button" class="quiet" onClick=${() => go("#/audit")}>All</button>`}
     </form><//>`}
     details=${(
@@ -195,8 +195,8 @@ function Record({ path: [token = "", since] }) {
     <div class="view">
       <header><h1>Record</h1>${steps && html`<button onClick=${again}>Read again</button>`}</header>
       <form class="filters" role="search" onSubmit=${open} key=${[token, since].join(" ")}>
-        <label>Token<input name="token" required placeholder="name or id" value=${token} spellcheck=${false} /></label>
-        <label>Since<input type="datetime-local" name="since" value=${since ?? ""} /></label>
+        <label>Token<input name="token" required placeholder="name or id" defaultValue=${token} spellcheck=${false} /></label>
+        <label>Since<input type="datetime-local" name="since" defaultValue=${since ?? ""} /></label>
         <button>Show</button>
       </form>
       ${error && html`<${Fault} error=${error} again=${again} />`}
