@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Request, sync_playwright
 
 from tests.components import program
 from tests.daemon import Daemon
@@ -90,12 +90,16 @@ class Visitor:
         self._asked.add(request)
         self._origins.add("/".join(request.url.split("/", 3)[:3]))
 
+    def new_page(self) -> Page:
+        """Return a new page that shows nothing yet."""
+        return self.context.new_page()
+
     def opened(self, daemon: Daemon, view: str = "", authorization: dict[str, str] | None = None) -> Page:
         """Return a new page that is logged in with the owner's rights, or of whoever sends ``authorization``.
 
         ``view`` is the address of a view, such as ``#/hub``.
         """
-        page = self.context.new_page()
+        page = self.new_page()
         page.goto(f"{daemon.url}/#login={ticket_of(daemon, authorization)}")
         # Not by wait_for_function, which evaluates a text within the page: its policy forbids that.
         is_in = "sessionStorage.length > 0 && !location.hash.startsWith('#login')"
@@ -135,36 +139,67 @@ class Visitor:
         return any(word in fault for fault in self.faults)
 
 
+EMPTY = "setTimeout(() => location.replace('about:blank'))"
+"""Has a page show nothing. It goes there by itself, so Chromium keeps the page's process for the next page."""
+
+
 @dataclass
 class Guest(Visitor):
     """A visitor in a context that others use afterwards, who find nothing of what it has left there.
 
-    Its last page stays, empty, since Chromium opens the next one in the same process: that costs half as much.
+    Its first page stays, empty, as the first page of the next visitor: a new one, in a new process, costs as much as
+    most of what a test does.
     """
 
     gives_back: Callable[[BrowserContext], None] = field(kw_only=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._left: Page | None = self.context.pages[0] if self.context.pages else None
+
+    def new_page(self) -> Page:
+        """Return a new page, or the one that the visitor before has left."""
+        page, self._left = self._left, None
+        return page or super().new_page()
+
     def _end(self) -> None:
-        if self.provokes:
+        # Of several origins a page keeps things that only a page of each could remove.
+        if self.provokes or len(self._origins) != 1 or not self.context.pages:
             self.context.close()
             return
         # What Chromium has reported is received while it answers something; what ends with the visit is no fault.
         self.context.cookies()
         for event, heard in self._heard.items():
             self.context.remove_listener(event, heard)
-        *others, last = self.context.pages or [self.context.new_page()]
-        session = self.context.new_cdp_session(last)
-        for origin in self._origins:
-            session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
-        session.detach()
-        for page in others:
-            page.close()
-        # Where something is not saved, the browser asks.
-        last.once("dialog", lambda dialog: dialog.accept())
-        last.goto("about:blank")
+        page, *others = self.context.pages
+        for other in others:
+            other.close()
+        self._empty(page, *self._origins)
         self.context.clear_cookies()
         self.context.clear_permissions()
         self.gives_back(self.context)
+
+    def _empty(self, page: Page, origin: str) -> None:
+        """Leave ``page`` as a new one is, which has shown ``origin`` alone."""
+        # Before it is empty: nothing is drawn of it then, and movements may wait for that.
+        page.mouse.move(0, 0)
+        page.on("dialog", _accept)
+        with page.expect_navigation(url="about:blank"):
+            page.evaluate(EMPTY)
+        page.remove_listener("dialog", _accept)
+        page.unroute_all()
+        page.set_viewport_size(DESKTOP)
+        # An empty page that another one went to has the origin of that one.
+        page.evaluate("sessionStorage.clear(); window.name = '';")
+        session = self.context.new_cdp_session(page)
+        session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
+        session.send("Page.resetNavigationHistory")
+        session.detach()
+
+
+def _accept(dialog: Dialog) -> None:
+    """Leave a page where something is not saved: the browser asks."""
+    dialog.accept()
 
 
 class Contexts:

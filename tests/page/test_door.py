@@ -41,7 +41,7 @@ def test_a_ticket_opens_the_page_and_leaves_no_trace(daemon: Daemon, visitor: Vi
 
 
 def test_without_a_session_the_page_says_how_to_log_in(daemon: Daemon, visitor: Visitor) -> None:
-    page = visitor.context.new_page()
+    page = visitor.new_page()
     page.goto(daemon.url)
     page.get_by_text("connmgr web").first.wait_for()
 
@@ -49,7 +49,7 @@ def test_without_a_session_the_page_says_how_to_log_in(daemon: Daemon, visitor: 
 def test_a_ticket_that_was_used_says_so_and_opens_nothing(daemon: Daemon, visitor: Visitor) -> None:
     ticket = ticket_of(daemon)
     send(daemon.url, "/web/login", {"ticket": ticket})
-    page = visitor.context.new_page()
+    page = visitor.new_page()
     page.goto(f"{daemon.url}/#login={ticket}")
     page.get_by_text("connmgr web").first.wait_for()
     assert page.get_by_text("ticket").first.is_visible()
@@ -61,8 +61,8 @@ def test_a_ticket_that_was_used_says_so_and_opens_nothing(daemon: Daemon, visito
 def test_another_visitor_and_another_tab_are_not_logged_in(daemon: Daemon, visit: Visit) -> None:
     mine, other = visit(), visit()
     mine.opened(daemon)
-    for context in (mine.context, other.context):
-        page = context.new_page()
+    for one in (mine, other):
+        page = one.new_page()
         page.goto(daemon.url)
         page.get_by_text("connmgr web").first.wait_for()
 
@@ -161,7 +161,7 @@ def hostile() -> Iterator[str]:
 @pytest.fixture
 def stranger(hostile: str, visitor: Visitor) -> Page:
     """A page of somebody else's, in the browser of somebody who is logged in."""
-    page = visitor.context.new_page()
+    page = visitor.new_page()
     page.goto(hostile)
     return page
 
@@ -232,7 +232,7 @@ def test_a_hostile_page_posts_no_form_opens_no_stream_and_frames_nothing(
 
 def test_a_name_that_was_made_to_resolve_to_this_machine_gets_nothing(daemon: Daemon, visitor: Visitor) -> None:
     visitor.provokes = True
-    page = visitor.context.new_page()
+    page = visitor.new_page()
     # Chromium resolves each name below localhost to this machine, as a rebound name would be.
     answer = page.goto(daemon.url.replace("127.0.0.1", "rebound.localhost"))
     assert answer is not None
@@ -241,7 +241,7 @@ def test_a_name_that_was_made_to_resolve_to_this_machine_gets_nothing(daemon: Da
 
 
 def test_the_reference_tries_an_endpoint_with_the_pages_token(daemon: Daemon, visitor: Visitor) -> None:
-    page = visitor.context.new_page()
+    page = visitor.new_page()
     page.goto(f"{daemon.url}/docs#daemon-version")
     assert page.get_by_role("button", name="Try it").count() == 0
     page = visitor.opened(daemon)
