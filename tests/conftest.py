@@ -157,6 +157,7 @@ def clock() -> Clock:
 @pytest.fixture(scope="session")
 def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new vault in SQLite with the key :data:`VAULT_KEY`, to be copied: making one runs all migrations."""
+    import tests.compiled  # noqa: F401 - before a database is opened
     from connmgr.secrets.vault_key import VaultKey
     from connmgr.vault import Vault, open_database
 

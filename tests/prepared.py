@@ -2,7 +2,8 @@
 
 The schema of a new vault in SQLite is such a result: its migrations run once, here, and a daemon forked from here
 writes what they wrote. They run themselves in tests/vault, and in each daemon that is started in another way. So do
-the plugins: they are loaded here, and a daemon forked from here has them.
+the plugins: they are loaded here, and a daemon forked from here has them. The statements of its first requests are
+compiled here, too.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+import tests.compiled  # noqa: F401 - before a database is opened
 from connmgr.api.app import endpoints
 from connmgr.registry import Registry
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import Vault, open_database, schema
+from connmgr.vault.jobs import JobFilter
 
 _upgrade = schema.upgrade
 
@@ -49,10 +52,27 @@ def _has_loaded() -> Registry:
     return _PLUGINS
 
 
+def _use(vault: Vault) -> None:
+    """Do with an empty vault what most daemons do at their start and in their first requests."""
+    made, _ = vault.connections.add("one", "ssh", {}, fingerprint=b"", same=bool)
+    vault.connections.query()
+    vault.connections.listed()
+    vault.connections.infos([made])
+    vault.connections.get(made)
+    vault.connections.touch(made)
+    vault.categories.infos(vault.categories.query())
+    vault.jobs.find(JobFilter())
+    vault.tokens.all()
+    vault.runs.are_under_way()
+    vault.runs.next_expiry()
+    vault.schedules.earliest()
+
+
 endpoints()
 _PLUGINS = Registry.load()
 Registry.load = _has_loaded  # type: ignore[method-assign]
 with tempfile.TemporaryDirectory(prefix="cm-") as name:
     _STATEMENTS = _migrations_result(Path(name))
     schema.upgrade = _upgrade_from_result
-    Vault(open_database(f"sqlite:///{name}/vault.db"), VaultKey(bytes(32))).close()
+    with closing(Vault(open_database(f"sqlite:///{name}/vault.db"), VaultKey(bytes(32)))) as vault:
+        _use(vault)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+import tests.compiled  # noqa: F401 - before a database is opened
 from connmgr.secrets.passphrases import Cost, KeyDerivation
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import Database, Vault, connection_rows, open_database, principal_rows, schema
