@@ -35,6 +35,9 @@ LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 LOCAL = "local"
 """A last name that the local machine has beside its own, whatever that is."""
 
+_USUAL_NAME = "local machine"
+"""The name that the local machine has in a new vault."""
+
 MAX_CANDIDATES = 20
 """Candidates listed for an ambiguous name."""
 
@@ -129,8 +132,14 @@ def resolve_name(connections: Listing, name: str, *, category: str = "*", type: 
         return [
             candidate for candidate in connections.names(category=category, type=type) if candidate.id == name.lower()
         ]
+    own: list[Name] = []
     if "/" in name:
         candidates = connections.names(f"**/{escape(name)}", category=category, type=type)
+    elif name.lower() == LOCAL:
+        # Most people have not renamed the local machine: one request finds it, too.
+        found = connections.names(path=f"**/{{{LOCAL},{_USUAL_NAME}}}", category=category, type=type)
+        candidates = [candidate for candidate in found if candidate.name[-1].lower() == LOCAL]
+        own = [candidate for candidate in found if candidate.id == LOCAL_MACHINE]
     else:
         candidates = connections.names(path=f"**/{escape(name)}", category=category, type=type)
     # A whole path wins over the end of another's, so that a connection can always be named by its path: `web` is the
@@ -145,7 +154,7 @@ def resolve_name(connections: Listing, name: str, *, category: str = "*", type: 
     if whole or name.lower() != LOCAL:
         return whole or candidates
     # Its type narrows the answer, which could otherwise be the whole vault.
-    own = connections.names(category=category, type=LOCAL if type == "*" else type)
+    own = own or connections.names(category=category, type=LOCAL if type == "*" else type)
     return [
         *candidates,
         *(candidate for candidate in own if candidate.id == LOCAL_MACHINE and candidate not in candidates),
