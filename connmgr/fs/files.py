@@ -26,6 +26,7 @@ from connmgr.fs.remote import (
     RemoteFileSystem,
     chunked,
     portioned,
+    portions,
     records_of,
 )
 
@@ -144,7 +145,7 @@ def _put(
     facts: Callable[[], tuple[int, str]],
     attributes: FileAttributes,
 ) -> None:
-    portions = -((size or 0) // -remote.PORTION_BYTES)
+    sizes = portions(size or 0)
     arguments: list[str | bytes] = [
         path,
         _octal(attributes.mode),
@@ -152,9 +153,9 @@ def _put(
         str(DISK_BLOCK_BYTES),
         attributes.stamp,
         attributes.replaces,
-        str(portions) if portions > 1 else "",
+        str(len(sizes)) if len(sizes) > 1 else "",
     ]
-    chunks = chunked(pieces) if size is None else portioned(pieces, size)
+    chunks = chunked(pieces) if size is None else portioned(pieces, sizes)
     with fs.run(remote.WRITE, arguments) as exchange:
         # A remote host that can read exact sizes needs no acknowledgement for each piece.
         exact = exchange.answer() == b"exact"

@@ -41,8 +41,8 @@ CHUNK_BYTES = 2 << 20
 """Bytes of one chunk to the remote host; each chunk costs a process there."""
 
 PORTION_BYTES = 16 << 20
-"""Bytes of one chunk of a large file of known size, a multiple of the block size: the remote host reads it back and
-flushes it while the next one arrives, by three processes."""
+"""Most bytes of one chunk of a large file of known size, a multiple of the block size: the remote host reads it back
+and flushes it while the next one arrives, by three processes."""
 
 DISK_BYTES_A_SECOND = 1 << 20
 """Rate at which a remote host must at least flush and check, in bytes per second, besides the time of any answer."""
@@ -302,22 +302,33 @@ def chunked(pieces: Iterable[bytes | memoryview]) -> Iterator[Chunk]:
     return ((len(chunk), [chunk]) for chunk in joined(pieces, CHUNK_BYTES))
 
 
-def portioned(pieces: Iterable[bytes], size: int) -> Iterator[Chunk]:
-    """Yield ``pieces``, of ``size`` bytes, in chunks of :data:`PORTION_BYTES`; the last one has all that is left."""
+def portions(size: int) -> list[int]:
+    """Return the sizes of the portions of ``size`` bytes; all but the last are multiples of the block size.
+
+    They become smaller towards the end, down to an eighth: a client waits while the last one is read back and flushed.
+    """
+    sizes: list[int] = []
+    least = max(DISK_BLOCK_BYTES, PORTION_BYTES // 8)
+    while size > (least if sizes else PORTION_BYTES):
+        sizes.append(min(PORTION_BYTES, max(least, size // 2 // least * least)))
+        size -= sizes[-1]
+    return [*sizes, size]
+
+
+def portioned(pieces: Iterable[bytes], sizes: Sequence[int]) -> Iterator[Chunk]:
+    """Yield ``pieces`` in chunks of ``sizes``; the last one has all that is left."""
     source, left = iter(pieces), b""
 
-    def portion() -> Iterator[bytes]:
+    def portion(missing: int) -> Iterator[bytes]:
         nonlocal left
-        missing = PORTION_BYTES
         while missing and (piece := left or next(source, None)) is not None:
             taken, left = piece[:missing], piece[missing:]
             missing -= len(taken)
             yield taken
 
-    while size > PORTION_BYTES:
-        yield PORTION_BYTES, portion()
-        size -= PORTION_BYTES
-    yield size, chain([left], source)
+    for size in sizes[:-1]:
+        yield size, portion(size)
+    yield sizes[-1], chain([left], source)
 
 
 def joined(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
