@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, NamedTuple, NoReturn, TypeVar
@@ -19,7 +20,7 @@ from connmgr.engine.session import ENVELOPE_INPUT_BYTES
 from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
-from connmgr.shell.commands import begin_command, command_begun, on
+from connmgr.shell.commands import CommandStart, begin_command
 from connmgr.shell.shells import ShellRef, ShellTable
 
 QUICK_SECONDS = 0.05
@@ -257,20 +258,11 @@ class Broadcast:
                 self._wait_for(connection, time.monotonic(), partial(self._run, connection))
 
     def _begin(self, connection: str) -> None:
-        at, order = time.monotonic(), self._order
+        at = time.monotonic()
         try:
             reservation = contextlib.ExitStack()
-            begun = command_begun(
-                self._shells,
-                ShellRef(connection, order.session),
-                self._access,
-                order.command,
-                order.timeout,
-                self._cancellation,
-                on(order.grounds.get(connection), order.admitting(connection)),
-                turn_timeout=0.0,
-            )
-            started = _StartedCommand(connection, at, reservation.enter_context(begun), reservation)
+            running, _ = reservation.enter_context(self._beginning(connection, turn_timeout=0.0))
+            started = _StartedCommand(connection, at, running, reservation)
         except (NoShell, ShellBusy):
             self._wait_for(connection, at, partial(self._run, connection))
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
@@ -304,23 +296,28 @@ class Broadcast:
     def _wait_for(self, connection: str, at: float, work: Callable[[], Result]) -> None:
         self._pool.submit(lambda: self._outcomes.put([self._outcome(connection, at, work)]))
 
-    def _run(self, connection: str) -> Result:
-        """Run the command to its end; if ordered, start the shell first."""
+    def _beginning(
+        self, connection: str, *, start: bool = False, fresh: bool = False, turn_timeout: float | None = None
+    ) -> AbstractContextManager[CommandStart]:
         order = self._order
-        ground = order.grounds.get(connection)
-        begun = begin_command(
+        return begin_command(
             self._shells,
             ShellRef(connection, order.session),
             self._access,
             order.command,
             order.timeout,
             self._cancellation,
-            start=order.start,
-            fresh=order.fresh,
-            ground=ground,
+            start=start,
+            fresh=fresh,
+            ground=order.grounds.get(connection),
             admits=order.admitting(connection),
+            turn_timeout=turn_timeout,
         )
-        with begun as (running, restarted):
+
+    def _run(self, connection: str) -> Result:
+        """Run the command to its end; if ordered, start the shell first."""
+        order = self._order
+        with self._beginning(connection, start=order.start, fresh=order.fresh) as (running, restarted):
             if restarted:
                 self._restarted.add(connection)
             return running.result()

@@ -86,26 +86,6 @@ class CommandStart(NamedTuple):
 
 
 @contextlib.contextmanager
-def command_begun(
-    shells: ShellTable,
-    shell: ShellRef,
-    access: Access,
-    command: Command,
-    timeout: float,
-    cancellation: Cancellation,
-    require: Callable[[Session], None] | None,
-    *,
-    turn_timeout: float | None = None,
-) -> Iterator[RunningCommand]:
-    """Begin ``command`` in a ``shell`` that runs; arguments and errors of :class:`ShellTable` and :class:`Session`."""
-    with (
-        shells.using(shell.connection, access, shell.session) as session,
-        session.begin(command, timeout, cancellation, turn_timeout=turn_timeout, require=require) as running,
-    ):
-        yield running
-
-
-@contextlib.contextmanager
 def begin_command(
     shells: ShellTable,
     shell: ShellRef,
@@ -118,6 +98,7 @@ def begin_command(
     fresh: bool = False,
     ground: Ground | None = None,
     admits: Callable[[], None] | None = None,
+    turn_timeout: float | None = None,
 ) -> Iterator[CommandStart]:
     """Begin ``command`` in ``shell``, used by ``access``, as :meth:`connmgr.engine.session.Session.begin` does.
 
@@ -134,7 +115,10 @@ def begin_command(
     require = on(ground, admits)
     if not (start or fresh):
         # A shortcut for most requests, which saves them 1 % of their time.
-        with command_begun(shells, shell, access, command, timeout, cancellation, require) as running:
+        with (
+            shells.using(connection, access, session) as borrowed,
+            borrowed.begin(command, timeout, cancellation, turn_timeout=turn_timeout, require=require) as running,
+        ):
             yield CommandStart(running, False)
         return
     restarted = False
@@ -142,9 +126,9 @@ def begin_command(
         with contextlib.ExitStack() as stopping, contextlib.ExitStack() as lending:
 
             def begin() -> RunningCommand:
-                ref = ShellRef(connection, session)
+                borrowed = lending.enter_context(shells.using(connection, access, session))
                 return lending.enter_context(
-                    command_begun(shells, ref, access, command, timeout, cancellation, require)
+                    borrowed.begin(command, timeout, cancellation, turn_timeout=turn_timeout, require=require)
                 )
 
             if fresh:
