@@ -129,6 +129,12 @@ def _digest(request: RunStartRequest) -> str:
 def _again(request: RunRetryRequest) -> RunStartRequest:
     """Return the request of an earlier run, on those of its targets that are to run again, as it is permitted now."""
     run = _require_ended(_visible_run(request.run))
+    if run.token != caller().token:
+        # What a token was not allowed, or what its sandbox has prevented, would be done by whoever repeats it.
+        raise errors.PolicyDenied(
+            f"Another token ({run.token}) has started the run, and a retry would run its command with your rights: let "
+            "that token retry it, or look at the command and start a run of your own."
+        )
     rows, _ = services().vault.runs.targets(run.id, states=request.states)
     if not rows:
         raise errors.InvalidRequest(f"states: No target of the run is {' or '.join(request.states)}.")
@@ -209,7 +215,11 @@ def start(request: RunStartRequest) -> RunStartResponse:
     **{**STARTS, "raises": [*STARTS["raises"], errors.UnknownRun, errors.RunUnderWay]},
 )
 def retry(request: RunRetryRequest) -> RunStartResponse:
-    """Run again what did not succeed in a run that has ended: as a new run of the same command, which names the old."""
+    """Run again what did not succeed in a run that has ended: as a new run of the same command, which names the old.
+
+    Only who started the run may do that, the owner or the same token, so that nobody lends rights to a command that
+    somebody else has chosen.
+    """
     return _start(_again(request))
 
 

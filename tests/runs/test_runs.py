@@ -178,6 +178,21 @@ def test_a_retry_is_a_new_run_of_what_did_not_succeed(hosts: Hosts) -> None:
         hosts.client.runs.retry(done.run)
 
 
+def test_nobody_lends_rights_to_the_run_of_another(hosts: Hosts) -> None:
+    made = hosts.far / "made"
+    with hosts.with_token(rules=[{"effect": "allow", "argv": ["/usr/bin/test", "-e", str(made)]}]) as theirs:
+        begun = theirs.runs.start(connections=hosts.ids[:1], argv=["/usr/bin/test", "-e", str(made)])
+        assert begun.run is not None
+        assert hosts.ended(begun.run).state == "failed"
+        with pytest.raises(ClientError, match="with your rights") as refused:
+            hosts.client.runs.retry(begun.run)
+        assert refused.value.code == "policy_denied"
+        made.touch()
+        again = theirs.runs.retry(begun.run)
+        assert again.run is not None
+        assert hosts.ended(again.run).state == "done"
+
+
 def test_a_start_with_the_same_key_finds_the_run(hosts: Hosts) -> None:
     first = hosts.start("true", 1, key="release 7")
     again = hosts.client.runs.start(connections=hosts.ids[:1], command="true", key="release 7")
