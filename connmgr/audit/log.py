@@ -195,6 +195,10 @@ class AuditLog:
         self._writer = secrets.token_hex(8)
         self._first = 0
         self._anchored = self._told = 0
+        self.vault_before: Anchor | None = None
+        """What the vault knew of this log as the daemon started, if that was less than it had known before: then
+        somebody has put its database back."""
+
         self.lost = 0
         self._descriptor = open_for_writing(path)
         remarks = self._resume()
@@ -384,7 +388,7 @@ class AuditLog:
         remarks = {"dropped": dropped[:MAX_DROPPED].decode(errors="backslashreplace")} if dropped else {}
         self._size = os.fstat(self._descriptor).st_size
         point = resume_point(self.path, self._here, self.chain, self._known(), is_shared=self.anchors.is_shared)
-        self.id, self._first, self._hash = point.log, point.first, point.hash
+        self.id, self._first, self._hash, self.vault_before = point.log, point.first, point.hash, point.older
         self._number = self._last = point.last
         if point.is_new and self._size:
             # The file has entries of an older version, without a chain.
@@ -472,6 +476,8 @@ class ResumePoint:
     """Members of the entry :data:`RESUMED` or :data:`BEGAN` about it; none if there is nothing to tell."""
 
     is_new: bool = False
+    older: Anchor | None = None
+    """The anchor, if the vault had a later one before."""
 
 
 def resume_point(
@@ -496,13 +502,16 @@ def resume_point(
     if anchor is None:
         return ResumePoint(log, end.seq, end.seq, reached, {"unanchored": True})
     remarks: dict[str, Any] = {}
+    before: Anchor | None = None
     if anchor.place != here.place:
         remarks["moved"] = brief(anchor)
     if anchor.seq > end.seq or not reaches(path, chain, anchor.hash):
         reached = anchor.hash
-    elif is_older(anchor, path, chain) or lag(anchor, end.line) > LAG_SECONDS:
-        remarks["behind"] = brief(anchor)
-    return ResumePoint(log, anchor.first, max(anchor.seq, end.seq), reached, remarks)
+    else:
+        before = anchor if is_older(anchor, path, chain) else None
+        if before or lag(anchor, end.line) > LAG_SECONDS:
+            remarks["behind"] = brief(anchor)
+    return ResumePoint(log, anchor.first, max(anchor.seq, end.seq), reached, remarks, older=before)
 
 
 def _others(others: list[Anchor], here: LogLocation, is_shared: bool) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from connmgr.api.inventory import fault_of, request_as
 from connmgr.api.multiplex import Entrance
 from connmgr.api.schedule import start_as
 from connmgr.api.services import STOPS, Services
+from connmgr.contract.message import time_from_json
 from connmgr.daemon.files import (
     AuthFile,
     DaemonFile,
@@ -91,6 +92,9 @@ def serve(settings: Settings) -> None:
         # A client of a control socket passes its own signal on to the process that answers there (mux.c of OpenSSH).
         signal.signal(signal.SIGWINCH, lambda *_: services.sockets.resized())
         services.tunnels.resume()
+        if services.audit.vault_before is not None:
+            # Also where somebody has put back the file of a vault, or the database, while no daemon ran.
+            vault.runs.note_put_back(time_from_json(services.audit.vault_before.time))
         services.runs.begin()
         services.schedules.begin()
         services.inventories.begin()

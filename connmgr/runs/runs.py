@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -131,6 +132,9 @@ class Membership:
         """Seconds of silence after which others take over; None on SQLite."""
 
         self._ends = 0.0
+        self.known: datetime | None = None
+        """The last beat, by the clock of the database, which knows of it unless somebody has put it back."""
+
         self._beaten = self._taken_over = float("-inf")
         self._joining = threading.Lock()
         self.boot = ""
@@ -148,7 +152,7 @@ class Membership:
 
     def _join(self) -> str:
         boot, sent = f"{self.name}/{secrets.token_hex(6)}", boot_time()
-        self._vault.runs.join(boot, self.name)
+        self.known = self._vault.runs.join(boot, self.name)
         self.boot, self._beaten = boot, sent
         # From before the request was sent: the server cannot have noted an earlier time.
         self._ends = sent + self._lease if self._shared else float("inf")
@@ -160,12 +164,16 @@ class Membership:
 
     def beat(self) -> None:
         """Renew the lease in time; after it has lapsed, take part anew."""
-        if not (self._shared and self.boot) or boot_time() < self._beaten + self._lease / 3:
+        if not (self._shared and self.boot and self.known) or boot_time() < self._beaten + self._lease / 3:
             return
         sent = boot_time()
-        if sent < self._ends and self._vault.runs.beat(self.boot, self._lease):
-            self._beaten, self._ends = sent, sent + self._lease
+        beaten = self._vault.runs.beat(self.boot, self._lease, self.known) if sent < self._ends else None
+        if beaten is not None:
+            self.known, self._beaten, self._ends = beaten, sent, sent + self._lease
         else:
+            if self._vault.runs.is_put_back(self.boot, self.known):
+                # Before it takes part anew: what waits there may have begun.
+                self._vault.runs.note_put_back(self.known)
             logger.warning("The lease of this daemon has lapsed; others may go on with what it had claimed of runs.")
             with self._joining:
                 self._join()
@@ -644,6 +652,7 @@ class RunDriver:
                     batch=self._batch,
                     helps=helps,
                     lease=self._membership.lease,
+                    known=self._membership.known,
                 )
             except VaultUnavailable as error:
                 if self._closes_at is not None:

@@ -43,7 +43,8 @@ from connmgr.secrets.sealing import Box
 from connmgr.shares import give_way, of_tokens, refused
 from connmgr.vault.database import Database
 from connmgr.vault.jobs import ENDED as JOB_ENDED
-from connmgr.vault.schema import Row, canonical, chunks, now
+from connmgr.vault.principal_rows import put_meta
+from connmgr.vault.schema import RESTORED, Row, canonical, chunks, meta, now
 from connmgr.vault.schema import daemon as daemons
 from connmgr.vault.schema import job as jobs
 from connmgr.vault.schema import run as runs
@@ -67,6 +68,11 @@ MAX_KEPT = 10_000
 
 MAX_KEPT_BYTES = 8 << 30
 """Most bytes of kept runs, with their outputs; then as :data:`MAX_KEPT`, and of runs under way see :meth:`full`."""
+
+FORGOTTEN = timedelta(days=1)
+"""Silence after which a daemon is forgotten."""
+
+PUT_BACK = "The vault's database was put back to an earlier state, since which targets may have begun."
 
 FIRST_EPOCH = 1
 """The epoch of a batch that nobody had before."""
@@ -743,26 +749,70 @@ class StoredRuns:
         query = _UNDER_WAY.where(runs.c.token.in_(list(tokens)))
         return self._database.read(lambda tx: list(tx.scalars(query)))
 
-    def join(self, boot: str, name: str) -> None:
-        """Let a daemon take part in runs on PostgreSQL, until it misses a beat; forget those silent for a day."""
+    def join(self, boot: str, name: str) -> datetime:
+        """Let a daemon take part in runs on PostgreSQL, until it misses a beat; return the time of this one.
 
-        def work(tx: sa.Connection) -> None:
+        Those that were silent for a day are forgotten.
+        """
+
+        def work(tx: sa.Connection) -> datetime:
             at = self._now(tx)
-            tx.execute(daemons.delete().where(daemons.c.seen < at - timedelta(days=1)))
+            tx.execute(daemons.delete().where(daemons.c.seen < at - FORGOTTEN))
             tx.execute(daemons.insert(), {"boot": boot, "name": name, "seen": at})
+            return at
 
-        self._database.write(work)
+        return self._database.write(work)
 
-    def beat(self, boot: str, lease: float) -> bool:
-        """Renew the lease of a daemon; return False if it has lapsed, which nothing renews."""
+    def beat(self, boot: str, lease: float, known: datetime) -> datetime | None:
+        """Renew the lease of a daemon and return the time; None if it has lapsed, which nothing renews.
 
-        def work(tx: sa.Connection) -> bool:
+        ``known`` is its last beat: where the database knows an earlier one, somebody has put it back.
+        """
+
+        def work(tx: sa.Connection) -> datetime | None:
             at = self._now(tx)
-            alive = daemons.c.seen > at - timedelta(seconds=lease)
-            return tx.execute(daemons.update().where(daemons.c.boot == boot, alive).values(seen=at)).rowcount > 0
+            alive = (daemons.c.seen > at - timedelta(seconds=lease), daemons.c.seen >= known)
+            beaten = daemons.update().where(daemons.c.boot == boot, *alive).values(seen=at)
+            return at if tx.execute(beaten).rowcount else None
 
         # Not behind the daemon's other writers: hundreds of shells that start at a time would outlast the lease.
         return self._database.write_beside(work)
+
+    def is_put_back(self, boot: str, known: datetime) -> bool:
+        """Whether the database has forgotten the last beat of a daemon: it is as it was before that."""
+
+        def read(tx: sa.Connection) -> bool:
+            seen = tx.scalar(sa.select(daemons.c.seen).where(daemons.c.boot == boot))
+            return known > self._now(tx) - FORGOTTEN if seen is None else seen < known
+
+        return self._database.read(read)
+
+    def note_put_back(self, known: datetime) -> None:
+        """Stop what is under way in a database that somebody has put back to how it was before the time ``known``.
+
+        What it calls waiting may have begun since, and nothing shall be begun twice; as with a restored backup, times
+        of schedules since then count as missed. It is done once, by the first daemon that notices.
+        """
+
+        why = canonical({"code": "vault_put_back", "message": PUT_BACK})
+
+        def work(tx: sa.Connection) -> int | None:
+            noted = tx.scalar(sa.select(meta.c.value).where(meta.c.name == RESTORED))
+            if noted is not None and datetime.fromisoformat(noted.decode()) > known:
+                return None
+            at, rows = self._now(tx), tx.execute(_SHOWN.where(runs.c.state.in_(UNDER_WAY))).mappings().all()
+            for row in rows:
+                of_run = targets.update().where(targets.c.run == row["id"])
+                tx.execute(of_run.where(targets.c.state == WAITING).values(state=STOPPED))
+                tx.execute(of_run.where(targets.c.state == STARTING).values(state=UNKNOWN, error=why))
+                self._end(tx, row, STOPPED, PUT_BACK, at)
+            put_meta(tx, RESTORED, at.isoformat().encode())
+            self._database.announce(tx, TOPIC)
+            return len(rows)
+
+        stopped = self._database.write(work)
+        if stopped is not None:
+            logger.error("%s Runs that are stopped because of it: %d.", PUT_BACK, stopped)
 
     def leave(self, boot: str) -> None:
         """End a daemon's part in runs, in order: its batches, which it begins no more of, are free at once."""
@@ -874,9 +924,12 @@ class StoredRuns:
         batch: int,
         helps: bool = True,
         lease: float | None = None,
+        known: datetime | None = None,
     ) -> RunStep:
         """Store ``outcomes``, and begin up to ``room`` targets more; ``helps`` allows those at home elsewhere."""
-        return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch, helps, lease))
+        return self._database.write(
+            lambda tx: self._step(tx, id, boot, name, outcomes, room, batch, helps, lease, known)
+        )
 
     def _step(
         self,
@@ -889,11 +942,12 @@ class StoredRuns:
         batch: int,
         helps: bool,
         lease: float | None,
+        known: datetime | None,
     ) -> RunStep:
         """Store and begin; claim further batches, of about ``batch`` targets, where the daemon has too few.
 
         Whoever stores the last outcome of a wave begins the next one, or ends the run. Nothing begins if ``boot`` was
-        silent for ``lease`` seconds.
+        silent for ``lease`` seconds, or if the database does not know of its last beat, at ``known``.
         """
         row: Row | None = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
         if row is None:
@@ -920,7 +974,7 @@ class StoredRuns:
         leaves = False
         # The daemon's own look at its lease came before this transaction, which may have waited for the server. If
         # others have freed its batches since, it would claim them again, and have targets twice that it had begun.
-        if row["state"] == RUNNING and room > 0 and (lease is None or self._is_member(tx, boot, lease, at)):
+        if row["state"] == RUNNING and room > 0 and (lease is None or self._is_member(tx, boot, lease, known, at)):
             begun, leaves = self._begin(tx, row, boot, name, mine, room, at, batch, helps)
         wait = None
         waiting = {"run_id": id, "mine": list(mine)}
@@ -929,9 +983,9 @@ class StoredRuns:
         is_full = leaves or len(begun) >= room
         return RunStep(row["state"], row["kills"], begun, wait, bool(mine), is_full, leaves, row["reason"])
 
-    def _is_member(self, tx: sa.Connection, boot: str, lease: float, at: datetime) -> bool:
-        alive = daemons.c.seen > at - timedelta(seconds=lease)
-        return tx.scalar(sa.select(daemons.c.boot).where(daemons.c.boot == boot, alive)) is not None
+    def _is_member(self, tx: sa.Connection, boot: str, lease: float, known: datetime | None, at: datetime) -> bool:
+        seen = tx.scalar(sa.select(daemons.c.seen).where(daemons.c.boot == boot))
+        return seen is not None and seen > at - timedelta(seconds=lease) and (known is None or seen >= known)
 
     def _store(self, tx: sa.Connection, id: str, boot: str, outcomes: Sequence[TargetOutcome], at: datetime) -> None:
         printed = {outcome.printed[0]: outcome.printed[1] for outcome in outcomes if outcome.printed is not None}

@@ -6,15 +6,18 @@ The remote host counts: each command appends the number of its host to a file.
 from __future__ import annotations
 
 import random
+import shutil
+import sqlite3
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from connmgr.client import ClientError
+from connmgr.vault.runs import PUT_BACK
 from tests.api.wire import add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -199,6 +202,35 @@ def test_a_full_disk_stops_no_run_and_repeats_no_target(small_disk: Path, tmp_pa
         assert sorted(hosts.begun("full")) == [str(number) for number in range(6)]
     finally:
         hosts.daemon.stop()
+
+
+def test_a_vault_that_is_copied_back_by_hand_repeats_no_target(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    hosts = Hosts(Daemon(home), tmp_path / "far", 6)
+    vault, copy = hosts.daemon.data_dir / "vault.db", tmp_path / "copy"
+    try:
+        run = hosts.start(f"{hosts.noting('copied')}; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", 6, parallel=2)
+        eventually(lambda: hosts.begun("copied"), "too few begin", holds=lambda begun: len(begun) == 2)
+        with closing(sqlite3.connect(vault)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        (tmp_path / "go").touch()
+        assert hosts.ended(run).state == "done"
+    finally:
+        hosts.daemon.stop()
+    for path in (vault, *vault.parent.glob("vault.db-*")):
+        path.unlink()
+    shutil.copyfile(copy, vault)
+    vault.chmod(0o600)
+    again = Daemon(home)
+    try:
+        info = again.client.runs.wait(run, DEADLINE_SECONDS)
+        assert (info.state, info.reason) == ("stopped", PUT_BACK)
+        assert (info.counts["unknown"], info.counts["stopped"]) == (2, 4)
+        assert sorted(hosts.begun("copied")) == [str(number) for number in range(6)]
+        assert "put back to an earlier state" in again.stderr()
+    finally:
+        again.stop()
 
 
 @pytest.fixture(scope="module")

@@ -218,6 +218,34 @@ def test_a_daemon_whose_lease_has_lapsed_begins_nothing(vault: Vault) -> None:
     assert vault.runs.step(id, "two/1", "two", [], 3, batch=2, lease=5.0).begun
 
 
+def test_a_database_that_was_put_back_begins_nothing_that_may_have_begun(vault: Vault) -> None:
+    """As after `pg_restore` of a dump beneath a running daemon: what waited then may have begun since."""
+    id = new_run(vault)
+    known = vault.runs.join("one/1", "one")
+    assert not vault.runs.is_put_back("one/1", known)
+    assert vault.runs.beat("one/1", 60.0, known)
+    assert len(vault.runs.step(id, "one/1", "one", [], 2, batch=2, lease=60.0, known=known).begun) == 2
+    # The dump is of a time before the last beat of which the daemon knows, and its lease has not lapsed.
+    later = now() + timedelta(seconds=1)
+    assert vault.runs.is_put_back("one/1", later)
+    assert vault.runs.beat("one/1", 60.0, later) is None
+    assert vault.runs.step(id, "one/1", "one", [], 2, batch=2, lease=60.0, known=later).begun == []
+    # A daemon that has joined since the dump is not in it; one that was silent for a day was forgotten.
+    assert vault.runs.is_put_back("gone/1", now())
+    assert not vault.runs.is_put_back("gone/1", now() - timedelta(days=2))
+    vault.runs.note_put_back(known)
+    run = vault.runs.get(id)
+    assert (run.state, run.reason) == ("stopped", stored_runs.PUT_BACK)
+    counts = vault.runs.counts(id)
+    assert (counts["unknown"], counts["waiting"], counts["starting"]) == (2, 0, 0)
+    assert counts["stopped"] == sum(counts.values()) - 2
+    assert (vault.schedules.restored() or known) > known
+    # The next daemon that notices stops no run that was begun since.
+    other = new_run(vault)
+    vault.runs.note_put_back(known)
+    assert vault.runs.get(other).state == "pending"
+
+
 def test_a_batch_that_is_bound_is_claimed_at_home_alone(vault: Vault) -> None:
     id = str(uuid.uuid4())
     spec = {**SPEC, "waves": [2]}
