@@ -484,6 +484,8 @@ function RunDetails({ id, listAgain }) {
       again();
     };
   const failures = RETRIED.reduce((sum, state) => sum + run.counts[state], 0);
+  // With the rights of another token nobody retries it.
+  const isOwn = run.token === (store.me.id ?? null);
   const retry = async () => go(address("runs", (await call("/run/retry", { run: id })).run ?? ""));
   const { groups = [], total = 0 } = printed.answer ?? {};
   return html`<${Details} title=${run.name ?? "Run"} note=${html`on ${counted(run.targets, "machine")}, ${exact(run.submitted)}`} state=${stateOfRun(run.state)}
@@ -494,6 +496,7 @@ function RunDetails({ id, listAgain }) {
       isOn && run.state !== "stopping" && ["Stop", "run.stop", does("stop")],
       isOn && ["Stop and kill", "run.stop", does("stop", { kill: true })],
       !isOn &&
+        isOwn &&
         failures > 0 && [`Retry the ${failures.toLocaleString("en")} without success`, "run.retry", retry, "primary"],
       !isOn &&
         removal("runs", "run", { run: id }, run.name ?? "The run", "so will what its targets printed", listAgain),
