@@ -110,7 +110,7 @@ def test_a_schedule_is_removed_when_its_notice_goes_and_an_undo_keeps_its_secret
         details.get_by_role("button", name="Remove").click()
         leaving.get_by_text(name).wait_for()
     assert leaving.count() == 2
-    page.goto("about:blank")
+    page.goto(f"{clean_daemon.url}/docs")
     eventually(lambda: client.post("/schedule/query")["schedules"] == [], "both are removed")
 
 

@@ -1,6 +1,6 @@
 // What the views have in common: a list with one thing beside it, what programs printed, and the choice of a machine.
 
-import { call, now } from "../core/api.js";
+import { ApiError, call, now } from "../core/api.js";
 import { address, go, run } from "../core/navigate.js";
 import { can, changed, matching, qualified, useChoice, useStore } from "../core/store.js";
 import {
@@ -228,8 +228,9 @@ export const removal = (view, kind, which, name, more, again) => [
         try {
           await call(`/${kind}/remove`, which, { keepalive: true });
         } catch (error) {
-          // Not as it is: where the session is over, the door would hide it.
-          throw new Error(`${text(name)} is not removed. ${/** @type {Error} */ (error).message}`);
+          if (!(error instanceof ApiError)) throw error;
+          // Without its code: where the session is over, nothing but the door would say so.
+          throw new ApiError({ message: `${text(name)} is not removed. ${error.message}` }, error.status);
         } finally {
           stay();
           again();
