@@ -43,7 +43,7 @@ def test_arguments_take_the_place_of_parameters() -> None:
 def test_what_answers_have_in_place_of_a_secret_is_not_one() -> None:
     command = saved(parameters={"name": {"re": ".*", "secret": True}, "n": {"integer": {}}})
     shown = command.shown({"name": "hunter2", "n": "1"})
-    with pytest.raises(InvalidRequest, match="name: .*send the secret"):
+    with pytest.raises(InvalidRequest, match="send the secret"):
         command.expand(shown)
     assert saved(parameters={"name": {"re": ".*"}, "n": {"integer": {}}}).expand(shown)
 
