@@ -26,6 +26,10 @@ WHOLE_CHARACTERS = 1000
 """More than any command's summary has; completion passes summaries whole, and shells shorten them."""
 
 
+SAME_AS = {"remove": "rm", "delete": "rm", "del": "rm", "list": "ls", "move": "mv", "rename": "mv", "copy": "cp"}
+"""What people type in other programs, by what it is called here."""
+
+
 class Group(click.Group):
     """Suggests commands for an unknown name, and completes with whole summaries."""
 
@@ -41,7 +45,10 @@ class Group(click.Group):
             from connmgr.client.names import did_you_mean
 
             names = self.list_commands(ctx)
-            hint = did_you_mean(args[0], dict(zip(names, names, strict=True)))
+            # The nearest name to `remove` is that of `resume`.
+            meant = SAME_AS.get(args[0])
+            nearest = did_you_mean(args[0], dict(zip(names, names, strict=True)))
+            hint = f" Did you mean {meant}?" if meant in names else nearest
             raise click.UsageError(f"{ctx.command_path} has no command {args[0]!r}.{hint}", ctx) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

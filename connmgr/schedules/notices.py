@@ -58,6 +58,12 @@ class Notice:
     of_token: bool = False
     """Whether a token's run brought it about, and nobody has asked for it."""
 
+    def __str__(self) -> str:
+        """Return what the log calls it."""
+        if "schedule" in self.body and "event" in self.body:
+            return f"The notice {self.body['event']!r} of the schedule {self.body['schedule']!r}"
+        return f"The notice of the run {self.body.get('run')}"
+
 
 class Notices:
     """Notices on their way. Safe to use from several threads; ``hook`` is that of plugins."""
@@ -109,7 +115,7 @@ class Notices:
                     tell(notice)
                 except Exception as error:  # noqa: BLE001 - whoever is told must not end the thread
                     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                    logger.warning("A notice did not arrive: %s", reason)
+                    logger.warning("%s did not arrive: %s", notice, reason)
 
     def _to_plugins(self, notice: Notice) -> None:
         if notice.run is not None:
@@ -136,7 +142,8 @@ def _to_command(notice: Notice) -> None:
         raise TimeoutError(f"The command {notice.command[0]!r} ran longer than {COMMAND_SECONDS:g} s.") from None
     if process.returncode:
         told = complaint[-OUTPUT_BYTES:].decode(errors="replace").strip()
-        logger.warning("The command %r for a notice exited with %d: %s", notice.command[0], process.returncode, told)
+        command = notice.command[0]
+        logger.warning("%s: the command %r exited with %d: %s", notice, command, process.returncode, told)
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
@@ -165,4 +172,4 @@ def _to_webhook(notice: Notice) -> None:
     except (http.client.HTTPException, ValueError) as error:
         raise OSError(None, f"{parts.hostname} did not answer as a web server does.") from error
     if not 200 <= status < 300:
-        logger.warning("The webhook at %s answered with status %d.", parts.hostname, status)
+        logger.warning("%s: the webhook at %s answered with status %d.", notice, parts.hostname, status)

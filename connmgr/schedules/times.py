@@ -56,12 +56,18 @@ def zone_of(name: str) -> ZoneInfo:
     :raises InvalidRequest: there is none.
     """
     # Loaded with the first schedule.
-    from zoneinfo import ZoneInfo
+    from zoneinfo import ZoneInfo, available_timezones
 
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
-        raise InvalidRequest(f"timezone: There is no time zone {name!r}; write Europe/Vienna, or UTC.") from None
+        # As for europe/berlin, or Berlin.
+        wanted = name.lower()
+        meant = sorted(
+            zone for zone in available_timezones() if wanted in (zone.lower(), zone.lower().rpartition("/")[2])
+        )
+        write = f"is {meant[0]} meant?" if len(meant) == 1 else "write Europe/Vienna, or UTC."
+        raise InvalidRequest(f"timezone: There is no time zone {name!r}; {write}") from None
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,8 @@ class TestWhatIsNear:
     def test_a_category_and_a_command_and_an_option(self, connmgr: CommandLine) -> None:
         assert "fleet/eu, " in connmgr("mv", "spare", "--category", "fleet/ue", code=5).errors
         assert "connmgr has no command 'exce'. Did you mean exec?" in connmgr("exce", code=2).errors
+        # The nearest name would be resume.
+        assert "schedule has no command 'remove'. Did you mean rm?" in connmgr("schedule", "remove", "x", code=2).errors
         assert "connmgr vault has no command 'unlok'. Did you mean unlock" in connmgr("vault", "unlok", code=2).errors
         assert "--category" in connmgr("ls", "--categry", "x", code=2).errors
 

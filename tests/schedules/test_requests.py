@@ -159,7 +159,9 @@ def test_a_trigger_is_beside_the_times(client: Client, tmp_path: Path) -> None:
     ("fields", "reason"),
     [
         ({"cron": "0 0 31 2 *"}, "it never fires"),
-        ({"cron": "0 0 1 1 *", "timezone": "Mars/Base"}, "There is no time zone 'Mars/Base'"),
+        ({"cron": "0 0 1 1 *", "timezone": "Mars/Base"}, "There is no time zone 'Mars/Base'; write Europe/Vienna"),
+        ({"cron": "0 0 1 1 *", "timezone": "europe/berlin"}, "no time zone 'europe/berlin'; is Europe/Berlin meant?"),
+        ({"cron": "0 0 1 1 *", "timezone": "Berlin"}, "no time zone 'Berlin'; is Europe/Berlin meant?"),
         ({"cron": "0 0 1 1 *", "until": "2020-01-01T00:00:00Z"}, "until: It would not fire any more."),
         ({"cron": "0 0 1 1 *", "every": 60}, "Give either cron or every."),
         ({}, "Give either cron or every."),
@@ -427,12 +429,28 @@ def test_a_webhook_is_not_followed_elsewhere(status: int, caplog: pytest.LogCapt
     with closing(Receiver()) as elsewhere, closing(Receiver(status, elsewhere.url)) as asked:
         done = threading.Event()
         telling = Notices(lambda **_: done.set())
-        telling.tell(Notice({"event": "failed"}, url=asked.url, secret=SECRET))
+        telling.tell(Notice({"event": "failed", "schedule": "nightly"}, url=asked.url, secret=SECRET))
         telling.tell(Notice({"event": "done"}, run={}))
         assert done.wait(DEADLINE_SECONDS)
         telling.close(DEADLINE_SECONDS)
         assert (len(asked.told), elsewhere.told) == (1, [])
-    assert f"The webhook at 127.0.0.1 answered with status {status}." in caplog.messages
+    said = f"The notice 'failed' of the schedule 'nightly': the webhook at 127.0.0.1 answered with status {status}."
+    assert said in caplog.messages
+
+
+def test_a_notice_that_does_not_arrive_says_whose_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    done = threading.Event()
+    telling = Notices(lambda **_: done.set())
+    body = {"event": "failed", "schedule": "nightly"}
+    telling.tell(Notice(body, command=["/nowhere/program"]))
+    telling.tell(Notice(body, url="http://127.0.0.1:1/hook", secret=SECRET))
+    telling.tell(Notice({"run": "3"}, run={}))
+    assert done.wait(DEADLINE_SECONDS)
+    telling.close(DEADLINE_SECONDS)
+    assert caplog.messages == [
+        "The notice 'failed' of the schedule 'nightly' did not arrive: No such file or directory",
+        "The notice 'failed' of the schedule 'nightly' did not arrive: Connection refused",
+    ]
 
 
 def test_a_webhook_at_an_ipv6_address_needs_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
