@@ -99,6 +99,11 @@ _SQLITE_FAULTS: dict[str, tuple[Kind, str]] = {
 _DAMAGE = ("malformed", "file is not a database", "Could not decode to UTF-8")
 
 
+def partial_files(file: Path) -> list[Path]:
+    """Return the files that become ``file`` when whoever writes them has ended; of those who were killed, they stay."""
+    return sorted(file.parent.glob(f".{file.name}.*.part"))
+
+
 class SQLite:
     """A vault in the file ``path``."""
 
@@ -124,6 +129,12 @@ class SQLite:
 
     def probe(self) -> schema.StoredSchema:
         if not self.path.exists() or self.path.stat().st_size == 0:
+            if remains := partial_files(self.path):
+                # A daemon would begin an empty vault where somebody expects the restored one.
+                raise StartupError(
+                    f"There is no vault {self.path}, but {remains[0]}, which a restore left that is under way or was "
+                    f"ended. When it is over, empty {self.path.parent} and restore the backup again."
+                )
             return schema.StoredSchema()
         try:
             return inspect_file(self.path)

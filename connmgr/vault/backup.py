@@ -29,7 +29,7 @@ from connmgr import __version__
 from connmgr.errors import BackupFailed, StartupError
 from connmgr.paths import CREATE
 from connmgr.vault import schema
-from connmgr.vault.backends import inspect_file, open_database, sync_directory
+from connmgr.vault.backends import inspect_file, open_database, partial_files, sync_directory
 from connmgr.vault.database import FILE_NAME, Database
 from connmgr.vault.schema import category, commit_mark, connection, metadata, now
 
@@ -130,6 +130,11 @@ def restore(file: Path, directory: Path) -> tuple[Path, Contents]:
     vault = directory / FILE_NAME
     with _failing(f"The backup {file} cannot be restored"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if remains := partial_files(vault):
+            raise BackupFailed(
+                f"The directory {directory} is not empty: {remains[0]} is of a restore that is under way or was ended. "
+                "When it is over, empty the directory and restore again."
+            )
         if any(directory.iterdir()):
             raise BackupFailed(f"The directory {directory} is not empty: restore into a new one.")
         files: Mapping[str, bytes] = {}

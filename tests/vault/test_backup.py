@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.errors import BackupFailed
+from connmgr.errors import BackupFailed, StartupError
 from connmgr.vault import Vault, open_database
 from connmgr.vault.backup import backup, restore, restore_into
 from connmgr.vault.names import ALL_CONNECTIONS
@@ -74,6 +74,20 @@ def test_a_backup_restores_into_a_database(
     with pytest.raises(BackupFailed, match="not empty"):
         restore_into(saved, full)
     full.close()
+
+
+def test_what_a_killed_restore_has_left_is_neither_a_vault_nor_an_empty_directory(saved: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "restored"
+    directory.mkdir()
+    remains = directory / ".vault.db.4711.part"
+    shutil.copyfile(saved, remains)
+    with pytest.raises(BackupFailed, match=f"{remains} is of a restore"):
+        restore(saved, directory)
+    with pytest.raises(StartupError, match=f"There is no vault .*but {remains}, which a restore left"):
+        open_database(f"sqlite:///{directory / 'vault.db'}")
+    remains.unlink()
+    restore(saved, directory)
+    open_database(f"sqlite:///{directory / 'vault.db'}").close()
 
 
 def test_files_beside_the_vault_go_with_it_into_a_database(
