@@ -213,6 +213,8 @@ class _ChannelSpawn(_BytesSpawn):
         self._channel = channel
         self.out = bytearray()
         self.err = bytearray()
+        self.answered = 0, 0
+        """How much of :attr:`out` and :attr:`err` had come when the last prompt was found."""
         self.closed = False
 
     def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> bytes:
@@ -241,27 +243,40 @@ class _Searcher(_BytesSearcher):
 
     longest_string = PROMPT_BYTES  # the part of earlier output that pexpect keeps in front of new output
 
-    def __init__(self, patterns: Sequence[bytes], ready: bytes, stdout: bytearray) -> None:
+    def __init__(self, patterns: Sequence[bytes], ready: bytes, spawn: _ChannelSpawn) -> None:
         self._expressions = [re.compile(pattern, re.DOTALL) for pattern in patterns]
         super().__init__(self._expressions)
         self._ready = patterns.index(ready) if ready in patterns else None
-        self._stdout = stdout
+        self._spawn = spawn
 
     def search(self, buffer: bytes, freshlen: int, searchwindowsize: int | None = None) -> int:
+        out, err = self._spawn.out, self._spawn.err
         if self._ready is not None:
-            start = max(0, len(self._stdout) - freshlen - PROMPT_BYTES)
-            end = self._expressions[self._ready].search(self._stdout, start)
+            start = max(0, len(out) - freshlen - PROMPT_BYTES)
+            end = self._expressions[self._ready].search(out, start)
             if end is not None:
                 self.match, self.start, self.end = end, len(buffer), len(buffer)
                 return self._ready
-        start = max(0, len(buffer) - PROMPT_BYTES)
-        matches = [(index, pattern.search(buffer, start)) for index, pattern in enumerate(self._expressions)]
-        prompts = [(match.start(), index, match) for index, match in matches if match and index != self._ready]
-        if not prompts:
-            return -1
-        self.start, index, self.match = min(prompts, key=lambda prompt: prompt[:2])
-        self.end = self.match.end()
+        found = self._prompt(buffer)
+        if found is not None:
+            index, self.match = found
+            self.start, self.end = self.match.span()
+        else:
+            # One stream may bring much between a prompt on the other and now; the prompt still waits for its answer.
+            found = next(filter(None, map(self._prompt, (out, err), self._spawn.answered)), None)
+            if found is None:
+                return -1
+            index, self.match = found
+            self.start = self.end = len(buffer)
+        self._spawn.answered = len(out), len(err)
         return index
+
+    def _prompt(self, text: bytes | bytearray, start: int = 0) -> tuple[int, re.Match[bytes]] | None:
+        """Return the first prompt at the end of ``text`` and the index of its pattern."""
+        start = max(start, len(text) - PROMPT_BYTES)
+        matches = [(index, pattern.search(text, start)) for index, pattern in enumerate(self._expressions)]
+        prompts = [(match.start(), index, match) for index, match in matches if match and index != self._ready]
+        return min(prompts, key=lambda prompt: prompt[:2])[1:] if prompts else None
 
 
 class ChannelDialogue:
@@ -300,7 +315,7 @@ class ChannelDialogue:
     def expect(self, patterns: Sequence[bytes], timeout: float) -> int:
         seconds = max(0.0, min(timeout, self._deadline.left()))
         try:
-            index = int(self._spawn.expect_loop(_Searcher(patterns, self.ready, self._spawn.out), timeout=seconds))
+            index = int(self._spawn.expect_loop(_Searcher(patterns, self.ready, self._spawn), timeout=seconds))
         except pexpect.TIMEOUT:
             raise ConnectTimeout(self._failure(f"The login made no progress for {seconds:.0f} s.")) from None
         except pexpect.EOF:

@@ -65,10 +65,11 @@ def _all(channel: Any) -> bytes:
 
 
 class Asks(Prints):
-    """A channel that asks once and prints its end when it is answered."""
+    """A channel that asks once and prints its end when it is answered; with ``noise`` it asks on stderr meanwhile."""
 
-    def __init__(self, question: bytes, end: bytes, piece: int) -> None:
-        super().__init__(question, piece=piece, merged=True)
+    def __init__(self, question: bytes, end: bytes, piece: int, noise: bytes = b"") -> None:
+        streams = (noise, question) if noise else (question, b"")
+        super().__init__(*streams, piece=piece, merged=not noise)
         self._end = end
 
     def sendall(self, data: bytes, timeout: float) -> None:
@@ -81,6 +82,14 @@ class Asks(Prints):
 def test_a_prompt_behind_a_long_lecture_is_answered(prompt: bytes, piece: int) -> None:
     held, end = login("su")
     channel = Asks(fill(b"Be careful with the password.\n", 20 * PROMPT_BYTES) + prompt, b"\r" + end, piece)
+    held.hold(channel)
+    assert channel.sent == b"secret\n"
+
+
+@pytest.mark.parametrize("piece", [1, 100, 256 << 10])
+def test_a_prompt_is_answered_whatever_the_other_stream_brings_after_it(piece: int) -> None:
+    held, end = login("sudo")
+    channel = Asks(b"%" + held.prompt.encode(), end, piece, fill(b"welcome\n", 20 * PROMPT_BYTES))
     held.hold(channel)
     assert channel.sent == b"secret\n"
 
