@@ -361,6 +361,10 @@ class Listeners:
                 raise
             self._filters = True
 
+    def _tell_all(self, deliveries: Sequence[_Delivery]) -> None:
+        for delivery in deliveries:
+            self._tell(delivery)
+
     def _tell(self, delivery: _Delivery) -> None:
         """Tell the owner's client at once, and a token's when those of the token before it have been told."""
         holder = delivery.listener.asking.holder
@@ -379,13 +383,15 @@ class Listeners:
         rest = rests.before(holder)
         if not rest:
             began, count = time.thread_time(), 0
-            while line and count < TOLD_AT_ONCE:
+            # Between two of them as well: each is a call to the system, after which the owner's request may go on.
+            while line and count < TOLD_AT_ONCE and not rest:
                 delivery = line.popleft()
                 count += 1 + len(delivery.lines)
                 delivery.listener.is_in_line = False
                 self._tell_now(delivery)
-            if count >= TOLD_AT_ONCE:
-                rest = rests.after(holder, time.thread_time() - began)
+                rest = rests.before(holder)
+            if line or count >= TOLD_AT_ONCE:
+                rest = max(rest, rests.after(holder, time.thread_time() - began))
         if line:
             self._loop.after(rest, partial(self._tell_on, holder))
         else:
@@ -430,12 +436,15 @@ class Listeners:
         try:
             batches: dict[tuple[str | None, int], _Batch | ConnmgrError] = {}
             written: dict[tuple[int, str], str] = {}
+            lines: dict[tuple[tuple[str | None, int], frozenset[str]], Sequence[str]] = {}
+            told: list[_Delivery] = []
             # The owner first, and then whoever is furthest behind.
             in_order = sorted(waiting, key=lambda pair: (pair[0].asking.token is not None, pair[1]))
             until, of_tokens = time.monotonic() + PASS_SECONDS, 0
             for listener, position in in_order:
                 key = listener.asking.token, position
                 if key not in batches:
+                    told = self._passed_on(told)
                     if key[0] is not None and of_tokens and time.monotonic() > until:
                         # What has happened meanwhile goes to the owner before the others' rest.
                         self._loop.call(self.wake)
@@ -446,14 +455,20 @@ class Listeners:
                 if isinstance(batch, ConnmgrError):
                     self._loop.call(partial(listener.stop, batch))
                     continue
-                if batch.seen is None:
-                    lines = [about_stream(MISSED, batch.position)]
-                else:
-                    lines = [_written(event, written) for event in batch.seen if event.kind in listener.kinds]
-                if lines or batch.position != position:
-                    self._loop.call(partial(self._tell, _Delivery(listener, lines, batch.position)))
+                alike = key, listener.kinds
+                if alike not in lines:
+                    lines[alike] = _lines_of(batch, listener.kinds, written)
+                if lines[alike] or batch.position != position:
+                    told.append(_Delivery(listener, lines[alike], batch.position))
+            self._passed_on(told)
         finally:
             self._loop.call(self._served)
+
+    def _passed_on(self, told: list[_Delivery]) -> list[_Delivery]:
+        """Have the loop tell the clients of ``told``, and return a list for the next ones."""
+        if told:
+            self._loop.call(partial(self._tell_all, told))
+        return []
 
     def _filtered(self, asking: Caller, position: int) -> _Batch | ConnmgrError:
         """Return what ``asking`` may see of the events after ``position``, or why that cannot be told."""
@@ -477,6 +492,12 @@ def about_stream(change: str, number: int, **members: Any) -> str:
     """Return a line about the stream itself."""
     at = datetime.now(timezone.utc)
     return _line(Event(number=number, time=at, kind=STREAM, change=change, **members))
+
+
+def _lines_of(batch: _Batch, kinds: frozenset[str], written: dict[tuple[int, str], str]) -> Sequence[str]:
+    if batch.seen is None:
+        return [about_stream(MISSED, batch.position)]
+    return [_written(event, written) for event in batch.seen if event.kind in kinds]
 
 
 def _written(event: Happening, written: dict[tuple[int, str], str]) -> str:

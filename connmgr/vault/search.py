@@ -207,7 +207,7 @@ def _decided_here(tx: sa.Connection, table: sa.Table, alternatives: list[names.A
     loose = sa.or_(*(table.c.path.op("GLOB")(pattern) for pattern in set(map(loose_glob_of, alternatives))))
     candidates = tx.execute(sa.select(table.c.id, table.c.path).where(loose))
     matches = names.Matcher(alternatives)
-    return _among(tx, table.c.id, [id for id, path in candidates if matches(path)])
+    return _among(tx, table.c.id, [id for id, path in in_pieces(candidates) if matches(path)])
 
 
 def _matches(

@@ -343,6 +343,61 @@ def test_many_clients_of_a_token_are_told_in_turns_between_which_it_rests(
         reader.close()
 
 
+def test_clients_of_a_token_with_equal_wishes_cost_one_call_of_the_loop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "seen_by", lambda _asking, _authorisation, one: one)
+    readers = [stage.listen(caller=HolderCaller("token", Access(), 0.0)) for _ in range(12)]
+    begun = [reader.line()["number"] for reader in readers]
+    told: list[int] = []
+    tell_all = stage.listeners._tell_all
+
+    def counted(deliveries: Sequence[Any]) -> None:
+        told.append(len(deliveries))
+        tell_all(deliveries)
+
+    monkeypatch.setattr(stage.listeners, "_tell_all", counted)
+    stage.tell(1)
+    assert {reader.line()["number"] for reader in readers} == {begun[-1] + 1}
+    assert told == [len(readers)]
+    for reader in readers:
+        reader.close()
+
+
+def test_the_owner_s_request_passes_between_two_clients_of_a_token(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "seen_by", lambda _asking, _authorisation, one: one)
+    readers = [stage.listen(caller=HolderCaller("token", Access(), 0.0)) for _ in range(6)]
+    begun = [reader.line()["number"] for reader in readers]
+    told = 0
+    at_once: list[int] = []
+
+    def before(_: Rests, holder: str | None) -> float:
+        # The owner computes when two clients have been told, and again after each two.
+        nonlocal told
+        if told == 2:
+            at_once.append(told)
+            told = 0
+            return 0.001
+        return 0.0
+
+    tell_now = stage.listeners._tell_now
+
+    def counted(delivery: Any) -> None:
+        nonlocal told
+        told += 1
+        tell_now(delivery)
+
+    monkeypatch.setattr(Rests, "before", before)
+    monkeypatch.setattr(stage.listeners, "_tell_now", counted)
+    stage.tell(1)
+    assert {reader.line()["number"] for reader in readers} == {begun[-1] + 1}, "some hear an event twice or never"
+    assert at_once[:2] == [2, 2]
+    for reader in readers:
+        reader.close()
+
+
 def test_the_owner_hears_before_all_is_filtered_for_tokens(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """What each of many tokens may see takes time; the owner sees all, and must not wait for that."""
     filtered: list[str] = []

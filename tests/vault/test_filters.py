@@ -197,7 +197,7 @@ pieces = st.lists(
     max_size=8,
 ).map("".join)
 sets = st.builds("[{}{}]".format, st.sampled_from(["", "!"]), st.text(ALPHABET + "09", min_size=1, max_size=5)).filter(
-    lambda text: text.index("]", 3 if text[1] == "!" else 2) == len(text) - 1
+    lambda text: text.find("]", 3 if text[1] == "!" else 2) == len(text) - 1
 )
 rich = st.recursive(
     st.lists(pieces | sets, max_size=4).map("".join),
