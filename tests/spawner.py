@@ -45,6 +45,11 @@ SERVER = (
     *("importlib.resources.readers", "tests.prepared"),
 )
 """What the daemon loads, and commands that work on the vault itself."""
+COMMAND = (
+    *("encodings.idna", "connmgr.__main__", "connmgr.cli.front"),
+    *("connmgr.client.connections", "connmgr.client.jobs", "click._textwrap"),
+)
+"""What most commands load when they run, beside their own modules."""
 FORKED = Path(__file__).with_name("forked.py")
 MAX_REQUEST_BYTES = 1 << 17
 _STATUS = struct.Struct("i")
@@ -239,7 +244,7 @@ class _End:
 def main() -> None:
     """Fork a child for each request until standard input ends; return in a child, ready to run the program."""
     gc.disable()
-    for module in ("encodings.idna", *_commands(), *sys.argv[2:]):
+    for module in (*COMMAND, *_commands(), *sys.argv[2:]):
         importlib.import_module(module)
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as listening, _Children() as children:
