@@ -67,7 +67,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST = datetime(9999, 12, 30, tzinfo=timezone.utc)
-_NO_MOMENT = "Not a time since 1970 such as 2025-01-31T08:15:00Z."
+_NO_MOMENT = "Not a time since 1970 with its zone, such as 2025-01-31T08:15:00Z."
 
 
 class Id(Text):
@@ -351,7 +351,7 @@ BY_FACT: Mapping[object, Callable[..., fields.Field[Any]]] = {
     EXPIRY: Expiry,
     LOAN: Loaned,
     NEW_PASSPHRASE: NewPassphrase,
-    AWARE: partial(fields.AwareDateTime, format="iso", validate=_TIMES),
+    AWARE: partial(Moment, validate=_TIMES),
     ENCRYPTED: partial(fields.Nested, EncryptedSchema),
 }
 """The strict field of a value that its type alone does not tell."""

@@ -163,6 +163,8 @@ def test_a_trigger_is_beside_the_times(client: Client, tmp_path: Path) -> None:
         ({"cron": "0 0 1 1 *", "timezone": "europe/berlin"}, "no time zone 'europe/berlin'; is Europe/Berlin meant?"),
         ({"cron": "0 0 1 1 *", "timezone": "Berlin"}, "no time zone 'Berlin'; is Europe/Berlin meant?"),
         ({"cron": "0 0 1 1 *", "until": "2020-01-01T00:00:00Z"}, "until: It would not fire any more."),
+        ({"cron": "0 0 1 1 *", "until": "2099-01-01T00:00:00"}, "until: Not a time since 1970 with its zone"),
+        ({"cron": "0 0 1 1 *", "until": "tomorrow"}, "until: Not a time since 1970 with its zone"),
         ({"cron": "0 0 1 1 *", "every": 60}, "Give either cron or every."),
         ({}, "Give either cron or every."),
         ({"every": 0}, "every"),
