@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, UnknownConnection
+from connmgr.errors import ScopeDenied, UnknownCategory, UnknownConnection
 from connmgr.fields import Reference, secret_references
 from connmgr.plugin import AnyConnectionType, ConnectionType, Forward, Tunnel, ValidationError, Wrapper
 from connmgr.registry import Registry
@@ -94,15 +94,8 @@ class Visibility:
         return facts
 
     def _category_paths(self, ids: Iterable[str]) -> dict[str, str]:
-        paths = {}
-        for id in set(ids):
-            try:
-                [category] = self._vault.categories.infos([id])
-            except (UnknownCategory, IntegrityError):
-                # Only `*` matches it.
-                continue
-            paths[id] = SEPARATOR.join(category.path)
-        return paths
+        # Only `*` matches the path of one that does not exist or is not authentic.
+        return {id: SEPARATOR.join(category.path) for id, category in self._vault.categories.each(set(ids)).items()}
 
     def require(self, grant: Grant, ids: Collection[str]) -> list[ConnectionFacts]:
         """Return the connections ``ids``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -41,6 +41,10 @@ class Categories:
         """Return the categories ``ids``, in their order, or raise :class:`UnknownCategory`."""
         categories = self._database.read(lambda tx: category_rows.load(tx, ids, self._key))
         return [categories[id] for id in ids]
+
+    def each(self, ids: Collection[str]) -> dict[str, Category]:
+        """Return those of the categories ``ids`` that exist and were not changed outside of connmgr."""
+        return self._database.read(lambda tx: category_rows.sound(tx, ids, self._key))
 
     def query(self, filter: str = "*") -> list[str]:
         """Return the ids of matching categories (see :mod:`connmgr.vault.names`) in the order of their paths."""

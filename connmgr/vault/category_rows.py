@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -75,15 +76,26 @@ def stored(tx: sa.Connection, ids: Iterable[str], selected: sa.Select[Any] = _AU
     :raises UnknownCategory: for the first that does not exist.
     """
     unique_ids = dict.fromkeys(ids)
-    rows: dict[str, Row] = {
-        row["id"]: row
-        for some in chunks(unique_ids)
-        for row in tx.execute(selected.where(table.c.id.in_(some))).mappings()
-    }
+    rows = _existing(tx, unique_ids, selected)
     for id in unique_ids:
         if id not in rows:
             raise UnknownCategory(id)
     return rows
+
+
+def sound(tx: sa.Connection, ids: Iterable[str], key: VaultKey) -> dict[str, Category]:
+    """Return the categories of ``ids`` that exist and are authentic."""
+    categories = {}
+    for id, row in _existing(tx, ids, sa.select(table)).items():
+        with suppress(IntegrityError):
+            categories[id] = _category(tx, row, key)
+    return categories
+
+
+def _existing(tx: sa.Connection, ids: Iterable[str], selected: sa.Select[Any]) -> dict[str, Row]:
+    return {
+        row["id"]: row for some in chunks(ids) for row in tx.execute(selected.where(table.c.id.in_(some))).mappings()
+    }
 
 
 def load(tx: sa.Connection, ids: Iterable[str], key: VaultKey) -> dict[str, Category]:
