@@ -84,7 +84,8 @@ def heard_at(path: Path) -> bytes:
 def is_open(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS).close()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):
+        # Refused, or accepted by a listener that was closed in that moment.
         return False
     return True
 
