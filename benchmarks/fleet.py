@@ -30,6 +30,7 @@ from benchmarks.ssh import add, server
 from benchmarks.timing import print_table
 from connmgr.client import Client, Result
 from connmgr.contract.run import RunInfo
+from tests.api.wire import send
 from tests.daemon import Daemon
 from tests.plugins.sshd import Sshd
 from tests.runs.faults import FAULTS, FaultWorld
@@ -41,7 +42,7 @@ PARALLEL = 500
 FORKS = 100
 DAEMONS = 4
 WAIT_SECONDS = 600.0
-HEADS = ("", "targets", "s", "a second", "first start ms", "CPU s", "MiB")
+HEADS = ("", "targets", "s", "a second", "first start ms", "CPU s", "transactions a run", "MiB")
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,10 @@ def _opening(daemon: Daemon, connections: list[str]) -> tuple[str, ...]:
 
 def _runs(name: str, daemons: list[Daemon], connections: list[str], size: Size) -> tuple[str, ...]:
     """Run a command on all connections, as often as the number of targets asks for."""
-    before = [_spent(daemon) for daemon in daemons]
+    spent, changes = sum(map(_spent, daemons)), sum(map(_changes, daemons))
     infos = [_run(daemons[0].client, connections) for _ in range(size.rounds)]
-    return _row(name, daemons, infos, sum(map(_spent, daemons)) - sum(before))
+    spent, changes = sum(map(_spent, daemons)) - spent, sum(map(_changes, daemons)) - changes
+    return _row(name, daemons, infos, f"{spent:.1f}", f"{changes / size.rounds:.1f}")
 
 
 def _run(client: Client, connections: list[str]) -> RunInfo:
@@ -165,7 +167,20 @@ def _spent(daemon: Daemon) -> float:
     return sum(psutil.Process(daemon.pid).cpu_times()[:2])
 
 
-def _row(name: str, daemons: list[Daemon], infos: list[RunInfo], cpu: float | None = None) -> tuple[str, ...]:
+def _changes(daemon: Daemon) -> int:
+    """Return in how many transactions a daemon has changed the vault."""
+    auth = {"type": "local", "authFileContent": daemon.auth_file.read_text()}
+    begun = send(daemon.url, "/handshake", {"auth": auth, "client": {"type": "api", "name": "benchmark"}})
+    headers = {"Authorization": f"Bearer {begun.json['sessionToken']}"}
+    answer = send(daemon.url, "/metrics", headers=headers, method="GET")
+    lines = answer.body.decode().splitlines()
+    [value] = [line.split()[1] for line in lines if line.startswith("connmgr_vault_changes_total ")]
+    return int(float(value))
+
+
+def _row(
+    name: str, daemons: list[Daemon], infos: list[RunInfo], cpu: str = "", transactions: str = ""
+) -> tuple[str, ...]:
     # From the first request to the last end, by the daemon's own clock: the pauses between runs count.
     ends = [info.ended for info in infos if info.ended is not None]
     seconds = (max(ends) - min(info.submitted for info in infos)).total_seconds()
@@ -178,7 +193,8 @@ def _row(name: str, daemons: list[Daemon], infos: list[RunInfo], cpu: float | No
         f"{seconds:.2f}",
         f"{targets / seconds:.0f}",
         f"{1000 * median(starts):.0f}",
-        "" if cpu is None else f"{cpu:.1f}",
+        cpu,
+        transactions,
         f"{memory:.0f}",
     )
 
@@ -193,7 +209,7 @@ def _slices(client: Client, connections: list[str], size: Size) -> tuple[str, ..
 
 
 def _plain(name: str, targets: int, seconds: float) -> tuple[str, ...]:
-    return (name, str(targets), f"{seconds:.2f}", f"{targets / seconds:.0f}", "", "", "")
+    return (name, str(targets), f"{seconds:.2f}", f"{targets / seconds:.0f}", "", "", "", "")
 
 
 def _ours(sshd: Sshd, size: Size) -> list[tuple[str, ...]]:
@@ -248,7 +264,7 @@ def _others(sshd: Sshd, size: Size) -> list[tuple[str, ...]]:
             # pyinfra requires an older paramiko, and has an environment of its own.
             program = shutil.which(tool, path=f"{beside.parent / 'pyinfra' / 'bin'}:{beside}") or shutil.which(tool)
             if program is None:
-                rows.append((f"{name}: not installed", "", "", "", "", "", ""))
+                rows.append((f"{name}: not installed", "", "", "", "", "", "", ""))
                 continue
             begun = time.perf_counter()
             done = subprocess.run(argv(program), stdin=subprocess.DEVNULL, capture_output=True, check=False)

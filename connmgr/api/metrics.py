@@ -64,6 +64,8 @@ class _Collector:
         commands.add_metric((), run.cumulative(), run.total)
         yield from (requests, times, commands)
         yield CounterMetricFamily("connmgr_audit_lost", "Entries that could not be written.", value=daemon.audit.lost)
+        changes = daemon.vault.database.changes
+        yield CounterMetricFamily("connmgr_vault_changes", "Transactions that changed the vault.", value=changes)
         targets = CounterMetricFamily("connmgr_run_targets", "Targets of runs that have ended here.", labels=("state",))
         for state, number in daemon.runs.ended_targets.items():
             targets.add_metric((state,), number)

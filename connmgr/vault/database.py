@@ -136,6 +136,8 @@ class Database:
         # Writers of this process queue here, in order and without holding a connection each.
         self._writing = threading.Lock()
         self._unscrubbed = False
+        self.changes = 0
+        """How many transactions have changed the vault, but for those of :meth:`write_beside`."""
         self.empty = stored.revision is None
         """Whether the database was empty when it was opened."""
         self.key_verifier = stored.verifier
@@ -176,6 +178,7 @@ class Database:
             raise VaultUnavailable("Other changes to the vault take too long; try again.")
         try:
             result = self._write(work, deadline)
+            self.changes += 1
             self._unscrubbed = self._unscrubbed or erases
             if self._unscrubbed:
                 self._unscrubbed = not self._backend.scrub()

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from connmgr import __version__
-from tests.api.wire import LOCAL, send, talk
+from tests.api.wire import LOCAL, ROOT_CATEGORY, send, talk
 from tests.daemon import Daemon
 from tests.deadlines import eventually
 
@@ -133,4 +133,7 @@ def test_metrics_count_requests_commands_shells_and_blobs(own_daemon: Daemon) ->
     assert (measured["connmgr_blobs", frozenset()], measured["connmgr_blob_bytes", frozenset()]) == (1, 5)
     assert measured["connmgr_uptime_seconds", frozenset()] > 0
     assert measured["connmgr_audit_lost_total", frozenset()] == 0
+    changes = measured["connmgr_vault_changes_total", frozenset()]
+    client.post("/category/add", name="another", parent=ROOT_CATEGORY)
+    assert _metrics(own_daemon)["connmgr_vault_changes_total", frozenset()] >= changes + 1
     assert measured["connmgr_build_info", frozenset({("version", __version__)})] == 1
