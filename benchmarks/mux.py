@@ -86,6 +86,11 @@ def _commands(subjects: list[Subject], *prefix: str, title: str = "ssh … true,
     if not prefix:
         # What any start of ssh costs; it prints its version on standard error.
         calls["ssh -V"] = lambda: subprocess.run(["ssh", "-V"], stderr=subprocess.DEVNULL, check=True)
+    else:
+        # A connection with sudo takes any line, as ssh does, and so has a shell of the user read it.
+        calls[f"{MASTER}, by a shell there"] = lambda: subjects[0].run(
+            *subjects[0].words, subjects[0].host, *prefix, "-s", "true"
+        )
     for one in subjects:
         words = [*prefix, "true"] if one.name == MASTER else ["true"]
         calls[one.name] = lambda one=one, words=words: one.run(*one.words, one.host, *words)  # type: ignore[misc]
