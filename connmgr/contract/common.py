@@ -69,13 +69,13 @@ LABEL_NAME = Pattern(
     "`and`, `or` and `not` have another meaning in conditions.",
     "^[a-z][a-z0-9_-]{0,62}$",
 )
-LABEL_VALUE = Pattern(
+NO_CONTROLS = Pattern(
     r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z",
     "Has control characters.",
     r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$",
 )
 Labels = Annotated[
-    Mapping[str, Annotated[str, Length(max=LONGEST_LABEL), LABEL_VALUE]], Keys((LABEL_NAME,)), Length(max=MAX_LABELS)
+    Mapping[str, Annotated[str, Length(max=LONGEST_LABEL), NO_CONTROLS]], Keys((LABEL_NAME,)), Length(max=MAX_LABELS)
 ]
 Where = Annotated[
     str | None,

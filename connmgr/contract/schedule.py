@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from connmgr.contract.common import MAX_WORDS
+from connmgr.contract.common import MAX_WORDS, NO_CONTROLS
 from connmgr.contract.message import (
     ABSENT,
     AWARE,
@@ -116,7 +116,7 @@ class Times(Message):
 
 
 class ScheduleAddRequest(Times):
-    name: Annotated[str, Length(1, LONGEST_NAME), "Its name, which no other schedule has."]
+    name: Annotated[str, Length(1, LONGEST_NAME), NO_CONTROLS, "Its name, which no other schedule has."]
     jitter: Annotated[float, Range(0, 86400), "Up to so many seconds, at random, are added to each time."] = 0
     overlap: Annotated[
         str,
@@ -139,7 +139,7 @@ class ScheduleRequest(Message):
 
 
 class ScheduleUpdateRequest(ScheduleRequest):
-    name: Annotated[str | None, Length(1, LONGEST_NAME), "The new name."] = None
+    name: Annotated[str | None, Length(1, LONGEST_NAME), NO_CONTROLS, "The new name."] = None
     cron: Annotated[str | None, Length(1, 500), "New times, in place of `every` too."] = None
     every: Annotated[float | None, Range(LEAST_SECONDS, MOST_SECONDS), "New times, in place of `cron` too."] = None
     timezone: Annotated[str | None, Length(1, 100), "As in `/schedule/add`."] = None

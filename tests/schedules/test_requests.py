@@ -155,6 +155,14 @@ def test_a_trigger_is_beside_the_times(client: Client, tmp_path: Path) -> None:
     assert client.schedules.query("rare") == []
 
 
+def test_a_name_has_no_control_characters(client: Client) -> None:
+    with pytest.raises(ClientError, match="name: Has control characters"):
+        client.schedules.add("night\nly", every=60, run=on_local("true"))
+    client.schedules.add("nightly", every=60, run=on_local("true"))
+    with pytest.raises(ClientError, match="name: Has control characters"):
+        client.schedules.update("nightly", name="night\x1b[2Jly")
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
