@@ -44,6 +44,7 @@ from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.signers import Signers
 from connmgr.vault import Connection, Vault
+from connmgr.vault.names import elevation_of
 from connmgr.vault.principals import Principals
 
 FREE_LINK_SECONDS = 5.0
@@ -96,6 +97,8 @@ def open_link(
             return (record.data, record.dependency_digest) == (target.data, target.dependency_digest)
         return vault.connections.unchanged(target.id, target.data, target.dependency_digest)
 
+    # An elevated connection changes with what is stored for others: the password of a category, and who is in it.
+    is_alone = not vault.database.is_shared and (target.id is None or elevation_of(target.id) is None)
     admission = Admission(
         vault.principals,
         chain.sealed,
@@ -103,7 +106,7 @@ def open_link(
         forwards_agent=chain.transport.forwards_agent,
         connection=target.id,
         refusal=partial(no_loan_for, vault, chain.hops),
-        lasts=ADMITTED_SECONDS if vault.database.is_shared else ALONE_SECONDS,
+        lasts=ALONE_SECONDS if is_alone else ADMITTED_SECONDS,
     )
     link = Link(target, chain, transport, helpers, admission)
     link.environment = environment
