@@ -69,8 +69,8 @@ def test_a_program_that_ends_while_its_terminal_is_opened_is_found(vault: Vault,
         def _keep(self, terminal: Terminal) -> None:
             assert terminal.wait(DEADLINE_SECONDS)
             # The link is released beside the thread that sets the state, and either may be first.
-            seen = lambda: (terminal.state, terminal.lease.link.usable)  # noqa: E731
-            eventually_equal(seen, (EXITED, False), "the link outlives its last user, or the state does not follow")
+            eventually_equal(lambda: terminal.lease.link.usable, False, "the link outlives its last user")
+            eventually_equal(lambda: terminal.state, EXITED, "the state does not follow")
             super()._keep(terminal)
 
     id = vault.connections.add("here", "local", {}, fingerprint=fingerprint({}), same=lambda _: False)[0]
