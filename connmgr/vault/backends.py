@@ -132,8 +132,8 @@ class SQLite:
             if remains := partial_files(self.path):
                 # A daemon would begin an empty vault where somebody expects the restored one.
                 raise StartupError(
-                    f"There is no vault {self.path}, but {remains[0]}, which a restore left that is under way or was "
-                    f"ended. When it is over, empty {self.path.parent} and restore the backup again."
+                    f"There is no vault {self.path} yet: {remains[0]} is of a restore. Wait for its end; if it was "
+                    f"killed, empty {self.path.parent} and restore the backup again."
                 )
             return schema.StoredSchema()
         try:

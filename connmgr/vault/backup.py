@@ -132,8 +132,8 @@ def restore(file: Path, directory: Path) -> tuple[Path, Contents]:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if remains := partial_files(vault):
             raise BackupFailed(
-                f"The directory {directory} is not empty: {remains[0]} is of a restore that is under way or was ended. "
-                "When it is over, empty the directory and restore again."
+                f"The directory {directory} is not empty: {remains[0]} is of another restore. Wait for its end; if it "
+                "was killed, empty the directory and restore again."
             )
         if any(directory.iterdir()):
             raise BackupFailed(f"The directory {directory} is not empty: restore into a new one.")

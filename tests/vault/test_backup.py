@@ -81,9 +81,9 @@ def test_what_a_killed_restore_has_left_is_neither_a_vault_nor_an_empty_director
     directory.mkdir()
     remains = directory / ".vault.db.4711.part"
     shutil.copyfile(saved, remains)
-    with pytest.raises(BackupFailed, match=f"{remains} is of a restore"):
+    with pytest.raises(BackupFailed, match=f"{remains} is of another restore"):
         restore(saved, directory)
-    with pytest.raises(StartupError, match=f"There is no vault .*but {remains}, which a restore left"):
+    with pytest.raises(StartupError, match=f"There is no vault .* yet: {remains} is of a restore"):
         open_database(f"sqlite:///{directory / 'vault.db'}")
     remains.unlink()
     restore(saved, directory)
