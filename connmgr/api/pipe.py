@@ -18,6 +18,7 @@ from connmgr.api.services import services
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
 from connmgr.contract.shell import Address, PipeRequest
 from connmgr.engine.dialects import become
+from connmgr.engine.envelope import words_alike
 from connmgr.engine.kill import hang_up
 from connmgr.engine.sandbox import sandboxed
 from connmgr.engine.script import Source, exports, script_argv
@@ -158,7 +159,8 @@ def _start(
     elif request.argv is not None:
         script, words = become() + script, ["argv", *program_of(request.argv, request.env)]
     elif request.command is not None:
-        words = ["command", request.command]
+        plain = words_alike(request.command.encode())
+        words = ["command", request.command] if plain is None else ["words", request.command, *plain]
     else:
         words = ["login" if pty else "shell"]
     argv = script_argv(script, [cookie, *words], own_locale=True)

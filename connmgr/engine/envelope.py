@@ -292,6 +292,7 @@ _SIMPLE = _PROGRAM + rb"(?:[ \t]+(?:" + _WORD + rb"|" + _REDIRECTION + rb"))*"
 # Excludes words that a shell could reject, as zsh rejects a pattern without a match.
 _SINGLE = re.compile(_PROGRAM + rb"(?:[ \t]+[\w./:@%+,-][\w./:@%+,=-]*)*")
 _NAME = re.compile(rb"\w[\w.+-]*")
+_PATH = re.compile(rb"[\w./][\w./+-]*")
 _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z)")
 
 
@@ -299,12 +300,24 @@ _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z
 _NO_PROGRAMS = SHELLS_OWN | HARMLESS
 # `sleep` is a builtin of ksh93 (93u+m/1.0.4): run by the supervisor itself, it could only be killed with it.
 _NO_SINGLES = SHELLS_OWN | HARMLESS - INSTANT
+# What these print, or take as options, differs from one shell, and from the program of the name, to the next.
+_NOT_ALIKE = SHELLS_OWN | frozenset(b"[ echo pwd test".split())
 
 
 def is_single(text: bytes) -> bool:
     """Whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
     match = _SINGLE.fullmatch(text.strip(BLANKS)) if len(text) <= MAX_SINGLE_BYTES else None
     return match is not None and match["program"] not in _NO_SINGLES
+
+
+def words_alike(text: bytes) -> list[bytes] | None:
+    """Return the words of ``text`` if it is one program with simple words, which ash, bash, dash and sh all run alike,
+    without a difference between builtin and program but for ``true`` and ``false``; None otherwise.
+    """
+    match = _SINGLE.fullmatch(text.strip(BLANKS)) if len(text) <= MAX_SINGLE_BYTES else None
+    if match is None or match["program"] in _NOT_ALIKE or not _PATH.fullmatch(match["program"]):
+        return None
+    return match[0].split()
 
 
 def is_program(name: bytes) -> bool:
