@@ -1,8 +1,8 @@
 """``ssh`` at the daemon's control sockets beside ``ssh`` over a ControlMaster of its own, in one run.
 
-Run it with ``python -m benchmarks.mux``. All links are open beforehand. Sudo is measured where it asks this user for no
-password. ``python -m benchmarks.mux gigabit`` runs the copies over a loopback interface of 1 Gbit/s, in a network
-namespace of their own; it needs root, ip and tc.
+Run it with ``python -m benchmarks.mux``, or with words that the names of some parts begin with. All links are open
+beforehand. Sudo is measured where it asks this user for no password. ``python -m benchmarks.mux gigabit`` runs the
+copies over a loopback interface of 1 Gbit/s, in a network namespace of their own; it needs root, ip and tc.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -29,7 +30,7 @@ from tests.daemon import Daemon
 from tests.plugins.oneself import ssh_server
 
 REPEAT = "python -m benchmarks.mux"
-LARGE = 300 * 1000 * 1000
+LARGE_MB = 300
 COPIED = 100 * 1000 * 1000
 FILES = 20_000
 AT_ONCE = 40
@@ -61,46 +62,55 @@ def main() -> None:
             Subject(MASTER, ["ssh", *options], f"{server.user}@127.0.0.1", environment),
             Subject(OURS, [*ssh, _socket(daemon, connection)], "web", environment),
         ]
-        parts: dict[str, Callable[[], object]] = {
-            "commands": lambda: _commands(subjects),
-            "crowd": lambda: _crowd(subjects),
-            "bytes": lambda: _bytes(subjects, directory),
+        parts: dict[str, Callable[[], object]] = {}
+        sides = {"": subjects, **({} if _sudo_asks() else {"sudo-": _through_sudo(daemon, connection, subjects, ssh)})}
+        for side, both in sides.items():
+            through = ", through sudo" if side else ""
+            parts |= {
+                f"{side}commands": partial(_commands, both, title=f"ssh … true, as a whole process{through}"),
+                f"{side}crowd": partial(_crowd, both, title=f"{AT_ONCE} commands at once{through}"),
+                f"{side}bytes": partial(_bytes, both, directory, title=f"{LARGE_MB} MB of random bytes{through}"),
+                f"{side}echo": partial(echo, both, repeat=REPEAT, title=f"The echo of keys{through}"),
+                f"{side}rsync": partial(
+                    rsync, both, directory, repeat=REPEAT, files=FILES, rounds=3, title=f"rsync{through},"
+                ),
+            }
+        parts |= {
             "cp": lambda: _copies(subjects, connection, directory),
-            "echo": lambda: echo(subjects, repeat=REPEAT),
-            "sudo": lambda: _sudo(daemon, connection, subjects, ssh, directory),
-            "rsync": lambda: rsync(subjects, directory, repeat=REPEAT, files=FILES, rounds=3),
             "sessions": lambda: _sessions(daemon, subjects[1]),
             "sockets": lambda: _sockets(daemon),
         }
         # python -m benchmarks names whole modules.
-        for name in [one for one in sys.argv[1:] if one in parts] or parts:
-            parts[name]()
+        wanted = tuple(sys.argv[1:]) if any(name.startswith(tuple(sys.argv[1:])) for name in parts) else ("",)
+        for name, part in parts.items():
+            if name.startswith(wanted):
+                part()
 
 
 def _socket(daemon: Daemon, connection: str) -> str:
     return str(daemon.client.post("/multiplex/open", connections=[connection])["sockets"][0]["path"])
 
 
-def _commands(subjects: list[Subject], *prefix: str, title: str = "ssh … true, as a whole process") -> None:
+def _commands(subjects: list[Subject], title: str) -> None:
     calls: dict[str, Callable[[], object]] = {}
-    if not prefix:
+    master = subjects[0]
+    if not master.prefix:
         # What any start of ssh costs; it prints its version on standard error.
         calls["ssh -V"] = lambda: subprocess.run(["ssh", "-V"], stderr=subprocess.DEVNULL, check=True)
     else:
         # A connection with sudo takes any line, as ssh does, and so has a shell of the user read it.
-        calls[f"{MASTER}, by a shell there"] = lambda: subjects[0].run(
-            *subjects[0].words, subjects[0].host, *prefix, "-s", "true"
+        calls[f"{MASTER}, by a shell there"] = lambda: master.run(
+            *master.words, master.host, *master.prefix, "-s", "true"
         )
     for one in subjects:
-        words = [*prefix, "true"] if one.name == MASTER else ["true"]
-        calls[one.name] = lambda one=one, words=words: one.run(*one.words, one.host, *words)  # type: ignore[misc]
+        calls[one.name] = lambda one=one: one.run(*one.words, one.host, *one.prefix, "true")  # type: ignore[misc]
     print_timings(title, interleaved(calls, calls=5, rounds=15), base=MASTER, repeat=REPEAT)
 
 
-def _crowd(subjects: list[Subject]) -> None:
+def _crowd(subjects: list[Subject], title: str) -> None:
     def all_at_once(one: Subject) -> Callable[[], None]:
         def call() -> None:
-            argv = [*one.words, one.host, "true"]
+            argv = [*one.words, one.host, *one.prefix, "true"]
             nothing = subprocess.DEVNULL
             running = [
                 subprocess.Popen(argv, env=one.environment, stdin=nothing, stdout=nothing) for _ in range(AT_ONCE)
@@ -110,19 +120,19 @@ def _crowd(subjects: list[Subject]) -> None:
         return call
 
     taken = interleaved({one.name: all_at_once(one) for one in subjects}, calls=1, rounds=9)
-    print_timings(f"{AT_ONCE} commands at once", taken, base=MASTER, repeat=REPEAT)
+    print_timings(title, taken, base=MASTER, repeat=REPEAT)
 
 
-def _bytes(subjects: list[Subject], directory: Path, *prefix: str, title: str = "by a pipe") -> None:
+def _bytes(subjects: list[Subject], directory: Path, title: str) -> None:
     """Print the speed of much data each way, between pipes and files."""
     content = directory / "content"
     if not content.exists():
         with content.open("wb") as file:
-            for _ in range(LARGE // 1_000_000):
+            for _ in range(LARGE_MB):
                 file.write(os.urandom(1_000_000))
 
     def copied(one: Subject, *, down: bool, by_pipe: bool) -> Callable[[], None]:
-        ssh = shlex.join([*one.words, one.host, *(prefix if one.name == MASTER else ())])
+        ssh = shlex.join([*one.words, one.host, *one.prefix])
         read, write = f"cat {content}", "cat >/dev/null"
         if down:
             line = f"{ssh} {shlex.quote(read)}" + (" | cat >/dev/null" if by_pipe else f" >{directory}/got")
@@ -145,10 +155,10 @@ def _bytes(subjects: list[Subject], directory: Path, *prefix: str, title: str = 
     for name, seconds in taken.items():
         base = median(taken[name.replace(OURS, MASTER)])
         rows.append(
-            (name, f"{median(seconds):.2f}", f"{LARGE / 1e6 / median(seconds):.0f}", f"{base / median(seconds):.2f}")
+            (name, f"{median(seconds):.2f}", f"{LARGE_MB / median(seconds):.0f}", f"{base / median(seconds):.2f}")
         )
     print_table(
-        f"{LARGE // 1_000_000} MB of random bytes{'' if not prefix else ', ' + title}",
+        title,
         ("", "median s", "MB/s", f"speed x {MASTER}"),
         rows,
         repeat=REPEAT,
@@ -188,15 +198,22 @@ def _checked(ssh: Subject, scp: list[str], source: Path, target: Path) -> str:
     return f"{copy} && {{ {digest} {source} >{ours} & {there} >{theirs} && wait && {same}; }}"
 
 
-def _sudo(daemon: Daemon, connection: str, subjects: list[Subject], ssh: list[str], directory: Path) -> None:
-    if subprocess.run([*SUDO, "true"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
-        return
+def _sudo_asks() -> bool:
+    """Whether sudo asks this user for a password, or is not there."""
+    nothing = subprocess.DEVNULL
+    return subprocess.run(["sh", "-c", 'exec "$@"', "sh", *SUDO, "true"], stdin=nothing, stderr=nothing).returncode != 0
+
+
+def _through_sudo(daemon: Daemon, connection: str, subjects: list[Subject], ssh: list[str]) -> list[Subject]:
+    """Return both sides as root there."""
     data = {"type": "shellEnvironment", "host": connection, "elevated": True}
     root = str(daemon.client.post("/connection/add", name="root", data=data, validate=False)["connection"])
     daemon.client.shell.start(root)
-    both = [subjects[0], Subject(OURS, [*ssh, _socket(daemon, root)], "root", subjects[1].environment)]
-    _commands(both, *SUDO, title="ssh … sudo -n true, and true on a connection with sudo")
-    _bytes(both, directory, *SUDO, title="through sudo")
+    theirs, ours = subjects
+    return [
+        Subject(MASTER, theirs.words, theirs.host, theirs.environment, SUDO),
+        Subject(OURS, [*ssh, _socket(daemon, root)], "root", ours.environment),
+    ]
 
 
 def _sessions(daemon: Daemon, ours: Subject) -> None:

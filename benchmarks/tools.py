@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pexpect
@@ -56,12 +56,15 @@ def main() -> None:
 
 
 class Subject:
-    """An ssh command, and its name for the machine."""
+    """An ssh command, and its name for the machine; ``prefix`` goes before the programs that it runs there."""
 
-    def __init__(self, name: str, words: list[str], host: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, words: list[str], host: str, environment: Mapping[str, str], prefix: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self.words = words
         self.host = host
+        self.prefix = prefix
         self.environment = {**environment, "GIT_SSH_COMMAND": shlex.join(words), "GIT_SSH_VARIANT": "ssh"}
 
     def run(self, *argv: str) -> None:
@@ -81,7 +84,8 @@ class Subject:
 
     def rsync(self, *argv: str) -> None:
         """Copy by rsync over this ssh."""
-        self.run("rsync", "-a", "-e", shlex.join(self.words), *argv)
+        there = ["--rsync-path", shlex.join([*self.prefix, "rsync"])] if self.prefix else []
+        self.run("rsync", "-a", "-e", shlex.join(self.words), *there, *argv)
 
 
 def starts(subjects: list[Subject]) -> None:
@@ -106,13 +110,15 @@ def _typing(words: list[str], environment: Mapping[str, str]) -> Iterator[pexpec
         terminal.close(force=True)
 
 
-def echo(subjects: list[Subject], repeat: str = REPEAT) -> None:
+def echo(subjects: list[Subject], repeat: str = REPEAT, title: str = f"The echo of {KEYS} keys") -> None:
     """Print the time until a key is echoed."""
-    command = "stty -icanon; echo rea''dy; exec cat >/dev/null"
+    command = shlex.quote("stty -icanon; echo rea''dy; exec cat >/dev/null")
     taken: dict[str, list[float]] = {}
     with contextlib.ExitStack() as opened:
         terminals = {
-            one.name: opened.enter_context(_typing([*one.words, "-tt", one.host, command], one.environment))
+            one.name: opened.enter_context(
+                _typing([*one.words, "-tt", one.host, *one.prefix, "sh", "-c", command], one.environment)
+            )
             for one in subjects
         }
         for number, (name, terminal) in itertools.product(range(KEYS), terminals.items()):
@@ -123,11 +129,17 @@ def echo(subjects: list[Subject], repeat: str = REPEAT) -> None:
             taken.setdefault(name, []).append(time.perf_counter() - began)
             time.sleep(0.005)
     rows = [(name, *(f"{percentile(each, part) * 1e3:.2f}" for part in (50, 99))) for name, each in taken.items()]
-    print_table(f"The echo of {KEYS} keys", ("", "p50 ms", "p99 ms"), rows, repeat=repeat)
+    print_table(title, ("", "p50 ms", "p99 ms"), rows, repeat=repeat)
 
 
 def rsync(
-    subjects: list[Subject], directory: Path, repeat: str = REPEAT, *, files: int = FILES, rounds: int = 5
+    subjects: list[Subject],
+    directory: Path,
+    repeat: str = REPEAT,
+    *,
+    files: int = FILES,
+    rounds: int = 5,
+    title: str = "rsync",
 ) -> None:
     if not shutil.which("rsync"):
         return
@@ -150,7 +162,7 @@ def rsync(
         for way in ("up", "down"):
             calls = {one.name: copied(one, source, down=way == "down") for one in subjects}
             taken = interleaved(calls, calls=1, rounds=rounds)
-            print_timings(f"rsync of {what} {way}", taken, base="ssh", repeat=repeat)
+            print_timings(f"{title} of {what} {way}", taken, base="ssh", repeat=repeat)
 
 
 def _git(subjects: list[Subject], directory: Path) -> None:
