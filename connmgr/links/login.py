@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pexpect
@@ -45,6 +46,7 @@ ENDED = "The program that logs in ended without giving access."
 _STDERR_END = b".\n"
 _ANNOUNCE = Source(__package__, "announce")
 _ANNOUNCE_RAW = Source(__package__, "announce_raw")
+_NEWLINE = re.compile(rb"\r?\n")
 _STATUS_LINE = re.compile(rb"\d{1,3}\n\Z")
 _RAW = Pty(raw=True)
 """The terminal of a login, for a program that shall have none."""
@@ -176,13 +178,11 @@ class Login:
         :raises connmgr.plugin.TerminalRequired: it must be tried on a terminal.
         """
         mark = self._mark.encode()
-        # A terminal that is not raw yet prints a carriage return before the newline.
-        ready = rb"\n" + mark + rb"\r?\n"
-        dialogue = ChannelDialogue(channel, re.escape(self.prompt.encode()), ready, self._deadline)
+        dialogue = ChannelDialogue(channel, re.escape(self.prompt.encode()), mark, self._deadline)
         try:
             self._wrapper.login(dialogue, self._data)
-            if dialogue.matched != ready:
-                dialogue.expect([ready], self._deadline.left())
+            if dialogue.matched != dialogue.ready:
+                dialogue.expect([dialogue.ready], self._deadline.left())
             if not channel.merged:
                 dialogue.await_stderr(mark + _STDERR_END, self._deadline.within(STDERR_SECONDS))
         except BaseException:
@@ -207,10 +207,11 @@ class _OutputLimit(Exception):
 class _ChannelSpawn(_BytesSpawn):
     """pexpect's matching over a channel's two streams, read as one."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, mark: bytes) -> None:
         super().__init__(encoding=None, maxread=65536)
         self.delayafterread = None  # None, because a channel is waited for
         self._channel = channel
+        self._mark = b"\n" + mark
         self.out = bytearray()
         self.err = bytearray()
         self.answered = 0, 0
@@ -234,6 +235,15 @@ class _ChannelSpawn(_BytesSpawn):
             if deadline.passed:
                 raise pexpect.TIMEOUT("nothing came")
 
+    def find_ready(self, start: int = 0) -> re.Match[bytes] | None:
+        """Return the end of the line with the mark of the login's end, if it is in the output on stdout."""
+        while (start := self.out.find(self._mark, start)) >= 0:
+            start += len(self._mark)
+            # A terminal that is not raw yet prints a carriage return before the newline.
+            if end := _NEWLINE.match(self.out, start):
+                return end
+        return None
+
 
 class _Searcher(_BytesSearcher):
     """pexpect's search with limits: for ``ready`` in the output on stdout, for prompts at the end of both streams.
@@ -244,16 +254,20 @@ class _Searcher(_BytesSearcher):
     longest_string = PROMPT_BYTES  # the part of earlier output that pexpect keeps in front of new output
 
     def __init__(self, patterns: Sequence[bytes], ready: bytes, spawn: _ChannelSpawn) -> None:
-        self._expressions = [re.compile(pattern, re.DOTALL) for pattern in patterns]
-        super().__init__(self._expressions)
+        super().__init__([])
+        self._patterns = patterns
         self._ready = patterns.index(ready) if ready in patterns else None
         self._spawn = spawn
+
+    @cached_property
+    def _expressions(self) -> list[re.Pattern[bytes]]:
+        # Most logins without a question never need them, and each login's are its own: they have its random words.
+        return [re.compile(pattern, re.DOTALL) for pattern in self._patterns]
 
     def search(self, buffer: bytes, freshlen: int, searchwindowsize: int | None = None) -> int:
         out, err = self._spawn.out, self._spawn.err
         if self._ready is not None:
-            start = max(0, len(out) - freshlen - PROMPT_BYTES)
-            end = self._expressions[self._ready].search(out, start)
+            end = self._spawn.find_ready(max(0, len(out) - freshlen - PROMPT_BYTES))
             if end is not None:
                 self.match, self.start, self.end = end, len(buffer), len(buffer)
                 return self._ready
@@ -274,6 +288,8 @@ class _Searcher(_BytesSearcher):
     def _prompt(self, text: bytes | bytearray, start: int = 0) -> tuple[int, re.Match[bytes]] | None:
         """Return the first prompt at the end of ``text`` and the index of its pattern."""
         start = max(start, len(text) - PROMPT_BYTES)
+        if start >= len(text):
+            return None
         matches = [(index, pattern.search(text, start)) for index, pattern in enumerate(self._expressions)]
         prompts = [(match.start(), index, match) for index, match in matches if match and index != self._ready]
         return min(prompts, key=lambda prompt: prompt[:2])[1:] if prompts else None
@@ -282,19 +298,19 @@ class _Searcher(_BytesSearcher):
 class ChannelDialogue:
     """A :class:`connmgr.plugin.Dialogue` on a channel."""
 
-    def __init__(self, channel: Channel, prompt: bytes, ready: bytes, deadline: Deadline) -> None:
+    def __init__(self, channel: Channel, prompt: bytes, mark: bytes, deadline: Deadline) -> None:
         self.prompt = prompt
-        self.ready = ready
+        self.ready = rb"\n" + mark + rb"\r?\n"
         self.matched: bytes | None = None
         self._secrets: list[str] = []
         self._channel = channel
         self._deadline = deadline
-        self._spawn = _ChannelSpawn(channel)
+        self._spawn = _ChannelSpawn(channel, mark)
 
     @property
     def rest(self) -> bytes:
         """Output on stdout after the end of the login."""
-        end = re.search(self.ready, self._spawn.out)
+        end = self._spawn.find_ready()
         return bytes(self._spawn.out[end.end() :]) if end else b""
 
     @property
