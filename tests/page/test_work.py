@@ -106,6 +106,18 @@ def test_a_command_on_five_machines_has_equal_results_together_and_its_failures_
     assert groups.count() == 1
 
 
+def test_output_that_no_browser_could_draw_is_stored_as_a_file(daemon: Daemon, visit: Visit) -> None:
+    size = 2_000_000
+    page = visit().opened(daemon, f"#/run/{LOCAL}")
+    page.get_by_role("textbox", name="Command").fill(f"head -c {size} /dev/zero | tr '\\0' x")
+    page.get_by_role("button", name="Run on 1 machine").click()
+    page.get_by_role("button", name="Show more of it").click()
+    eventually(lambda: page.locator(".group pre").evaluate("one => one.textContent.length") == 200_000, "its beginning")
+    with page.expect_download() as stored:
+        page.get_by_role("button", name="Save all of it").click()
+    assert stored.value.path().stat().st_size == size
+
+
 def test_a_command_in_the_page_is_stopped(daemon: Daemon, visit: Visit, tmp_path: Path) -> None:
     page = visit().opened(daemon, f"#/run/{LOCAL}")
     page.get_by_role("textbox", name="Command").fill(f"touch {tmp_path}/begun; exec sleep 1000")

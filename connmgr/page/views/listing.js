@@ -79,6 +79,15 @@ const COLOURS = /\x1b\[[\d;:]*m/g;
 /** What a program printed, without its colours. @param {string} printed */
 export const plain = (printed) => lines(printed.replace(COLOURS, "").replaceAll("\r\n", "\n"));
 
+/** Has the browser store what the page holds. @param {Blob} content @param {string} name of the file */
+export function stored(content, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}
+
 /** Printed text that stays at its end while it grows. @param {{label: string, children?: any}} props */
 export function Printed({ label, children }) {
   const frame = useRef(/** @type {HTMLElement | null} */ (null));

@@ -4,7 +4,7 @@ import { call, eachLine, fetched } from "../core/api.js";
 import { useRoute } from "../core/navigate.js";
 import { nameOf, useStore } from "../core/store.js";
 import { ago, doing, Fault, failed, html, text, useAnswer, useLayoutEffect, useRef, useState } from "../core/ui.js";
-import { bytes, Listing } from "./listing.js";
+import { bytes, Listing, stored } from "./listing.js";
 import { drawFast, loadXterm, themeOf, xtermOptions } from "./terminal-session.js";
 
 const SPEEDS = [0.5, 1, 2, 4, 8, 16];
@@ -89,14 +89,7 @@ function clock(seconds) {
 
 /** @param {string} id */
 const store = (id) =>
-  doing(async () => {
-    const response = await fetched("/recording/read", { recording: id });
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(await response.blob());
-    link.download = `${id}.cast`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-  });
+  doing(async () => stored(await (await fetched("/recording/read", { recording: id })).blob(), `${id}.cast`));
 
 /** Plays an asciicast of version 3, the lines of which come in one after the other. */
 class Player {
@@ -215,7 +208,7 @@ function Replay({ id, from }) {
   const frame = useRef(/** @type {HTMLElement | null} */ (null));
   const [player, play] = useState(/** @type {Player | null} */ (null));
   const [, draw] = useState(0);
-  const [why, tell] = useState("");
+  const [error, tell] = useState(/** @type {Error | null} */ (null));
   useLayoutEffect(() => {
     const closed = new AbortController();
     /** @type {Player | undefined} */
@@ -243,14 +236,14 @@ function Replay({ id, from }) {
       if (made) made.isWhole = true;
       draw(performance.now());
     };
-    begin().catch((error) => closed.signal.aborted || tell(error.message));
+    begin().catch((error) => closed.signal.aborted || tell(error));
     return () => {
       closed.abort();
       made?.close();
       made?.term.dispose();
     };
   }, [id]);
-  if (why) return html`<p class="how" role="alert">${text(why)}</p>`;
+  if (error) return html`<${Fault} error=${error} />`;
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
     const target = /** @type {HTMLElement} */ (event.target);

@@ -24,7 +24,19 @@ import {
   useRef,
   useState,
 } from "../core/ui.js";
-import { Details, Filters, Listing, MOST_NAMED, named, plain, removal, secondsOf, spelled, took } from "./listing.js";
+import {
+  Details,
+  Filters,
+  Listing,
+  MOST_NAMED,
+  named,
+  plain,
+  removal,
+  secondsOf,
+  spelled,
+  stored,
+  took,
+} from "./listing.js";
 
 // Run: what runs where is seen before anything does, and equal results stand together.
 
@@ -165,7 +177,8 @@ function Run({ path, query }) {
   );
   /** Whether it is not known yet for which machines the condition holds: none can be chosen by another one meanwhile. */
   const isAsked = condition !== "" && (where.isOld || !where.answer);
-  const saved = useAnswer(async () => (await call("/command/query")).commands, []).answer ?? [];
+  const known = useAnswer(async () => (await call("/command/query")).commands, []);
+  const saved = known.answer ?? [];
   const command = saved.find((one) => SAVED + one.name === what);
   const other = WHAT[what];
   const isKept = isWanted || Boolean(other?.isRun);
@@ -258,6 +271,7 @@ function Run({ path, query }) {
       } else if (chosen.size && !running.length) await start([...chosen]);
     })();
   };
+  const groups = useMemo(() => grouped([...results.values()]), [results]);
   const failures = [...results.values()].filter((line) => line.error || line.exitCode);
   const retry = doing(async () => {
     for (const { connection, error } of failures)
@@ -317,12 +331,13 @@ function Run({ path, query }) {
               ${isKept && chosen.size > 0 && html`<button type="button" onClick=${preview}>Say what it would do</button>`}
               ${running.length > 0 && html`<button type="button" onClick=${() => stop.current?.abort()}>Stop</button>`}
               ${!running.length && failures.length > 0 && html`<button type="button" onClick=${retry}>Retry the ${counted(failures.length, "failure")}</button>`}
-              ${results.size > 0 && html`<button type="button" class="quiet" onClick=${doing(() => copied([...results.values()]))}>Copy as text</button>`}</p>
+              ${results.size > 0 && html`<button type="button" class="quiet" onClick=${doing(() => copied(groups))}>Copy as text</button>`}</p>
           </form>
+          ${known.error && html`<${Fault} error=${known.error} again=${known.again} />`}
           ${error && html`<${Fault} error=${error} />`}
           <p role="status" class="note">${running.length > 0 && html`<progress max=${running.length} value=${done} aria-label="Machines that have answered"></progress> ${done} of ${counted(running.length, "machine")}`}
             ${!running.length && results.size > 0 && `${counted(results.size - failures.length, "machine")} done, ${failures.length} failed`}</p>
-          ${grouped([...results.values()]).map((some) => html`<${Group} key=${some[0].connection} names=${some.map(machineOf).sort()} line=${some[0]} />`)}
+          ${groups.map((some) => html`<${Group} key=${some[0].connection} names=${some.map(machineOf).sort()} line=${some[0]} />`)}
         </section>
       </div>
     </div>
@@ -347,9 +362,9 @@ function grouped(all) {
 
 const machineOf = (/** @type {Line} */ line) => text(line.name?.join("/") ?? nameOf(line.connection));
 
-/** @param {Line[]} all */
-async function copied(all) {
-  const said = grouped(all).map((some) => {
+/** @param {Line[][]} groups */
+async function copied(groups) {
+  const said = groups.map((some) => {
     const [{ exitCode, stdout, stderr, error }] = some;
     return `# ${some.map(machineOf).sort().join(", ")}: ${error ? error.message : `exit ${exitCode}`}\n${[stdout, stderr].filter(Boolean).join("\n")}`;
   });
@@ -362,6 +377,8 @@ register({ ...command, hint: "on many machines", key: "r", run: () => go("#/run"
 register({ ...command, on: "connection", run: (id) => go(address("run", id)) });
 
 const MOST_SHOWN = 20_000;
+/** Characters that a browser draws without a pause, also on one line. */
+const MOST_DRAWN = 200_000;
 
 /** As the API wants it: `3`, or `"5%"`. @param {string} given */
 const numberOrShare = (given) => (/^\s*\d+\s*$/.test(given) ? Number(given) : given.trim());
@@ -373,8 +390,8 @@ const numberOrShare = (given) => (/^\s*\d+\s*$/.test(given) ? Number(given) : gi
 function Group({ names, line }) {
   const [isWhole, setWhole] = useState(false);
   const printed = [line.stdout ?? "", line.stderr ?? ""];
-  const isLong = printed.some((one) => one.length > MOST_SHOWN);
-  const [stdout, stderr] = printed.map((one) => plain(isWhole ? one : one.slice(0, MOST_SHOWN)));
+  const longest = Math.max(...printed.map((one) => one.length));
+  const [stdout, stderr] = printed.map((one) => plain(one.slice(0, isWhole ? MOST_DRAWN : MOST_SHOWN)));
   const [kind, word] = line.error
     ? ["lost", text(line.error.code)]
     : line.exitCode
@@ -388,7 +405,8 @@ function Group({ names, line }) {
       ${names.length > MOST_NAMED && html`<details><summary>and ${names.length - MOST_NAMED} more</summary>${names.slice(MOST_NAMED).join(", ")}</details>`}
       ${line.error && html`<p class="fault">${lines(line.error.message)}</p>`}
       ${(stdout || stderr) && html`<pre class="printed" tabindex="0">${stdout}${stdout && stderr && "\n"}<span class="err">${stderr}</span></pre>`}
-      ${isLong && !isWhole && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all of it</button>`}
+      ${longest > MOST_SHOWN && !isWhole && html`<button class="quiet" onClick=${() => setWhole(true)}>Show ${longest > MOST_DRAWN ? "more" : "all"} of it</button>`}
+      ${longest > MOST_DRAWN && html`<button class="quiet" onClick=${() => stored(new Blob(printed), "output.txt")}>Save all of it</button>`}
       ${line.truncated && html`<p class="note">The rest of the output was dropped by the daemon's limit.</p>`}
     </section>
   `;
