@@ -264,7 +264,9 @@ async function main() {
     render(html`<${Frame} views=${views} />`, place);
     await load();
     // Their commands are on the palette, and the next view is there at once.
-    await Promise.all([...views.map(bring), import("./core/palette.js")]).catch(failed);
+    await Promise.all([...views.map(bring), import("./core/palette.js"), import("./views/connection.js")]).catch(
+      failed,
+    );
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     door({ error });

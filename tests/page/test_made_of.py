@@ -9,11 +9,11 @@ from connmgr.api.page import NONCE
 from connmgr.api.page_files import PAGE, PageFiles
 from tests.test_layering import ROOT
 
-MOST_AT_FIRST = 33_000
+MOST_AT_FIRST = 29_500
 """Bytes of our own until the hub is there, as they are delivered: each file by itself, without comments and
 indentation, packed by gzip."""
 
-MOST_BYTES = 111_500
+MOST_BYTES = 111_700
 """The same of all files."""
 
 OWN = [

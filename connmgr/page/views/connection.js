@@ -57,19 +57,6 @@ export const described = (data, schema) =>
     return [{ name, said: key === "hostKey" ? value.replace(/^(\S+ .{10}).{20,}(.{8})$/, "$1 … $2") : `${value}` }];
   });
 
-/** Where a connection leads, in a few words: the row's second column. @param {string} id */
-export function placeOf(id) {
-  const data = infoOf(id)?.rawData;
-  if (!data) return "";
-  const { host, user, port } = data;
-  if (typeof host === "string" && !store.connections.has(host))
-    return `${user ? `${user}@` : ""}${host}${port && port !== 22 ? `:${port}` : ""}`;
-  const over = host?.storeId ?? host;
-  const far = data.remotePort && `${data.remoteHost ?? data.address ?? "port"}:${data.remotePort}`;
-  const what = data.containerName ?? data.pod ?? data.directory ?? far ?? user ?? "";
-  return over ? [what, `on ${nameOf(over)}`].filter(Boolean).join(" ") : `${what}`;
-}
-
 /** The labels of a connection, set or taken away one by one, each with a way back. @param {{connection: string}} props */
 export function Labels({ connection }) {
   const labels = infoOf(connection)?.labels ?? {};

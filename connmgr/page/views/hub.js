@@ -3,7 +3,7 @@
 import { call } from "../core/api.js";
 import { fold, search } from "../core/names.js";
 import { address, go, openPalette, register } from "../core/navigate.js";
-import { byPath, can, infoOf, load, refresh, stateOf, store, useChoice, useStore } from "../core/store.js";
+import { byPath, can, infoOf, load, nameOf, refresh, stateOf, store, useChoice, useStore } from "../core/store.js";
 import {
   ago,
   counted,
@@ -25,7 +25,6 @@ import {
   useState,
   Waiting,
 } from "../core/ui.js";
-import { Pane, placeOf } from "./connection.js";
 
 const CLOSED = "connmgr.hub.closed";
 
@@ -142,7 +141,7 @@ function Hub({ path }) {
   const choice = useChoice(() => items[0] && open(items[0]));
   /** @param {KeyboardEvent} event @param {Item} item */
   const keys = (event, item) => {
-    if (event.key === "." && item && "one" in item) openPalette(item.one);
+    if (event.key === "." && item && "one" in item) pane().then(() => openPalette(item.one), failed);
     else if (event.key === "ArrowRight") toggle(item, true);
     else if (event.key === "ArrowLeft") toggle(item, false);
     else return;
@@ -203,11 +202,24 @@ function Hub({ path }) {
           }
           ${loaded && connections.size > 1 && html`<div class="foot note"><p role="status">${result ? `${counted(result.exact.length, "connection is", "connections are")} meant${result.rest.length ? `, ${result.rest.length.toLocaleString("en")} more contain it` : ""}` : counted(connections.size, "connection")}</p>${!isNarrow && html`<${Activity} />`}</div>`}
         </section>
-        ${one && html`<${Pane} key=${one.connection} one=${one} />`}
+        ${one && html`<${Beside} one=${one} />`}
         ${!one && loaded && path.length > 0 && at < 0 && !result && html`<aside class="details"><${Empty} title="No connection or category is called so here."><p>${text(path.join("/"))}</p><//></aside>`}
       </div>
     </div>
   `;
+}
+
+/** Where a connection leads, in a few words: the row's second column. @param {string} id */
+function placeOf(id) {
+  const data = infoOf(id)?.rawData;
+  if (!data) return "";
+  const { host, user, port } = data;
+  if (typeof host === "string" && !store.connections.has(host))
+    return `${user ? `${user}@` : ""}${host}${port && port !== 22 ? `:${port}` : ""}`;
+  const over = host?.storeId ?? host;
+  const far = data.remotePort && `${data.remoteHost ?? data.address ?? "port"}:${data.remotePort}`;
+  const what = data.containerName ?? data.pod ?? data.directory ?? far ?? user ?? "";
+  return over ? [what, `on ${nameOf(over)}`].filter(Boolean).join(" ") : `${what}`;
 }
 
 /** @param {string} key */
@@ -257,7 +269,17 @@ async function removeCategory(item) {
   }
 }
 
-// Dialogs that most pages never need are loaded when somebody does.
+// What the list of machines does not need is loaded when somebody does.
+const pane = () => import("./connection.js");
+
+/** What is beside the list: a machine, and what can be done with it. @param {{one: Connection}} props */
+function Beside({ one }) {
+  const { answer, error, again } = useAnswer(pane, []);
+  return answer
+    ? html`<${answer.Pane} key=${one.connection} one=${one} />`
+    : error && html`<aside class="details"><${Fault} error=${error} again=${again} /></aside>`;
+}
+
 const openImport = async () => (await import("./hub-import.js")).openImport();
 /** @param {string} [category] */
 const addConnection = async (category) => (await import("./hub-edit.js")).addConnection(category);
