@@ -106,12 +106,14 @@ function Frame({ views }) {
     // This runs after a moment, in which an address may have been typed.
     if (route().view === "" && views.length) go(`#/${views[0].name}`, { replace: true });
   }, [name]);
+  useEffect(() => open(false), [location.hash]);
+  // A connection by its name; what has none but a number says no more than its view does.
+  const thing = nameOf(path.at(-1)).replace(/^[\da-f]{8}-[\da-f-]{27}$/, "");
   useEffect(() => {
-    open(false);
     // How many wait for a decision stands before it.
     const waiting = /^\(\d+\) /.exec(document.title)?.[0] ?? "";
-    document.title = waiting + [text(path.at(-1)), view?.title, "connmgr"].filter(Boolean).join(" · ");
-  }, [location.hash]);
+    document.title = waiting + [text(thing), view?.title, "connmgr"].filter(Boolean).join(" · ");
+  }, [location.hash, thing]);
   return html`
     <div class=${isOpen ? "shell open" : "shell"}>
       <a class="skip" href="#content" onClick=${(event) => {
@@ -137,6 +139,7 @@ function Frame({ views }) {
       </nav>
       ${isOpen && html`<div class="veil" onClick=${() => open(false)}></div>`}
       <main id="content" tabindex="-1">
+        <${Link} />
         ${
           shown
             ? html`<${Guarded} key=${name} component=${shown.component} path=${path} query=${query} />`
@@ -167,13 +170,20 @@ function Badge({ count }) {
   return waiting > 0 && html`<b class="badge" aria-label=${`${waiting} wait`}>${waiting}</b>`;
 }
 
-/** Who this is, and what the page does about light, the stream and the end. */
+/** Says above each view that it may be out of date, while no change is told. */
+function Link() {
+  const [isLive, setLive] = useState(true);
+  useLayoutEffect(() => (can("event.stream") ? onLive(setLive) : undefined), []);
+  return (
+    !isLive &&
+    html`<p class="how" role="status"><span class="state busy"><i aria-hidden="true"></i>Connecting …</span> The daemon does not answer: what is shown may be out of date.</p>`
+  );
+}
+
+/** Who this is, and what the page does about light and the end. */
 function Self() {
   const { me } = useStore();
-  const [isLive, setLive] = useState(true);
   const [theme, setTheme] = useState(localStorage.getItem(THEME) ?? "auto");
-  const streams = can("event.stream");
-  useLayoutEffect(() => (streams ? onLive(setLive) : undefined), []);
   // Only who sits here can do it, and the login waits for a few seconds.
   useLayoutEffect(
     () =>
@@ -191,7 +201,6 @@ function Self() {
   };
   return html`
     <div class="self">
-      ${streams && !isLive && html`<p class="state busy" role="status"><i aria-hidden="true"></i>Connecting …</p>`}
       <p class="who" title=${me.id ? `Token ${me.id}` : ""}>${me.id ? text(me.name) : "Owner"}</p>
       <p>
         <button class="quiet" onClick=${turn} aria-label=${`Colours: ${theme}`}>${theme === "auto" ? "Auto" : theme === "light" ? "Light" : "Dark"}</button>

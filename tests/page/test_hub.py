@@ -401,10 +401,19 @@ def test_a_page_says_that_the_daemon_is_away(own_daemon: Daemon, visitor: Visito
     page = visitor.opened(own_daemon)
     page.get_by_text("local machine", exact=True).wait_for()
     own_daemon.stop()
-    page.get_by_text("Connecting …").wait_for()
+    page.get_by_role("main").get_by_text("Connecting …").wait_for()
+    page.get_by_text("what is shown may be out of date").wait_for()
+    page.evaluate("location.hash = '#/terminal'")
+    page.get_by_role("button", name="Try again").wait_for()
+    assert page.get_by_text("No terminal runs").count() == 0, "it is not known whether one runs"
+    page.evaluate("location.hash = '#/hub'")
     page.get_by_text("local machine", exact=True).click()
     page.get_by_role("button", name="Connect", exact=True).click()
-    page.get_by_role("alert").get_by_text("The daemon does not answer.").wait_for()
+    fault = page.get_by_role("alert").get_by_text("The daemon does not answer.")
+    fault.evaluate("one => { one.closest('#faults > div').id = 'first'; }")
+    page.get_by_role("button", name="Connect", exact=True).click()
+    page.locator("#faults > div:not(#first)").wait_for()
+    assert page.locator("#first").count() == 0, "the same fault is told once"
     visitor.provokes = True
 
 

@@ -178,6 +178,19 @@ def test_a_line_without_end_freezes_nothing(daemon: Daemon, client: Client, visi
     _shows(page, "calm")
 
 
+def test_a_terminal_whose_files_do_not_come_says_so_and_tries_again(
+    daemon: Daemon, client: Client, visitor: Visitor
+) -> None:
+    visitor.forgive("ERR_FAILED")
+    page = visitor.opened(daemon)
+    page.route("**/xterm.mjs", lambda route: route.abort())
+    terminal = client.terminal.open(LOCAL_MACHINE)
+    page.evaluate("address => { location.hash = address; }", f"#/terminal/{terminal}")
+    page.get_by_text("The daemon does not answer; trying again.").wait_for()
+    page.unroute_all()
+    _typable(page)
+
+
 def test_an_end_says_how_and_offers_another(daemon: Daemon, client: Client, visitor: Visitor) -> None:
     page = visitor.opened(daemon, "#/terminal")
     terminal = _opened(page)

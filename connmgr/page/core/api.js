@@ -133,14 +133,15 @@ export async function fetched(path, data) {
   return response;
 }
 
+export const UNREACHED = "The daemon does not answer. If it was stopped, start it again, and run connmgr web.";
+
 /** @template T @param {Promise<T>} attempt @returns {Promise<T>} */
 async function reached(attempt) {
   try {
     return await attempt;
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    const message = "The daemon does not answer. If it was stopped, start it again, and run connmgr web.";
-    throw new ApiError({ code: "unreachable", message }, 0);
+    throw new ApiError({ code: "unreachable", message: UNREACHED }, 0);
   }
 }
 
@@ -280,9 +281,14 @@ export function listen() {
 
   const alive = () => {
     clearTimeout(timer);
-    timer = window.setTimeout(() => current?.close(), SILENCE_MS);
+    timer = window.setTimeout(again, SILENCE_MS);
   };
   const again = () => {
+    if (current) {
+      // A daemon that is silent does not answer this either, and the browser would wait for that.
+      current.onmessage = current.onclose = null;
+      current.close();
+    }
     current = undefined;
     clearTimeout(timer);
     setLive(false);

@@ -10,7 +10,7 @@ import {
   useRef,
   useState,
 } from "../vendor/htm-preact.js";
-import { ApiError, now, on } from "./api.js";
+import { ApiError, now, on, UNREACHED } from "./api.js";
 
 export * from "../vendor/htm-preact.js";
 
@@ -151,9 +151,15 @@ export const Empty = ({ title, children }) => html`<div class="empty"><p class="
 export const Waiting = ({ reason }) =>
   html`<p class="waiting" role="status"><progress aria-label=${reason}></progress> ${reason}</p>`;
 
+/** Why something failed; of a module that did not come a browser says no more than its address. @param {unknown} error */
+const reasonOf = (error) =>
+  error instanceof TypeError && /dynamically|module script/.test(error.message)
+    ? UNREACHED
+    : lines(error instanceof Error ? error.message : error);
+
 /** @param {{error: Error, again?: () => void}} props */
 export const Fault = ({ error, again }) => html`
-  <p class="fault" role="alert">${lines(error.message)} ${again && html`<button class="quiet" onClick=${again}>Try again</button>`}</p>
+  <p class="fault" role="alert">${reasonOf(error)} ${again && html`<button class="quiet" onClick=${again}>Try again</button>`}</p>
 `;
 
 /** Names and what is said of them, in two columns; without those of which nothing is. @param {{facts: [string, any][]}} props */
@@ -337,7 +343,11 @@ const toasts = new Map();
  */
 export function toast(said, { undo, later, isFault = false } = {}) {
   const place = /** @type {HTMLElement} */ (document.getElementById(isFault ? "faults" : "toasts"));
+  // The same fault again takes the place of the one before.
+  const same = isFault && [...toasts.keys()].find((one) => one.parentElement === place && one.dataset.said === said);
+  if (same) gone(same);
   const element = document.createElement("div");
+  element.dataset.said = said;
   toasts.set(element, later);
   if (toasts.size > MOST_TOASTS) gone([...toasts.keys()][0]);
   place.append(element);
@@ -388,7 +398,7 @@ addEventListener("pagehide", settle);
 export function failed(error) {
   if (error instanceof DOMException && error.name === "AbortError") return;
   if (error instanceof ApiError && error.isOver) return;
-  toast(error instanceof Error ? error.message : String(error), { isFault: true });
+  toast(reasonOf(error), { isFault: true });
   // What is not an answer of the daemon is a fault of the page, which its console has in full.
   if (!(error instanceof ApiError)) console.error(error);
 }

@@ -17,6 +17,7 @@ const SCROLLBACK_LINES = 5000;
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15000;
 const MIN_CONTRAST = 4.5;
+const AWAY = "The daemon does not answer; trying again.";
 const GONE = new Set(["unknown_terminal", "unknown_connection", "not_visible"]);
 const REFUSED = new Set(["scope_denied", "policy_denied", "secret_locked", "step_up_required"]);
 
@@ -170,8 +171,16 @@ export class Session {
   }
 
   async _prepare() {
-    const { Terminal, FitAddon, SearchAddon } = await loadXterm();
-    if (this._closed) return;
+    let xterm = null;
+    while (!xterm) {
+      xterm = await loadXterm().catch(() => null);
+      if (this._closed) return;
+      if (!xterm) {
+        this._become("lost", AWAY);
+        await new Promise((done) => setTimeout(done, LONGEST_WAIT_MS / 5));
+      }
+    }
+    const { Terminal, FitAddon, SearchAddon } = xterm;
     const term = new Terminal({
       ...xtermOptions(),
       disableStdin: this.watch,
@@ -307,7 +316,7 @@ export class Session {
       return;
     }
     this._queue = [];
-    this._become("lost", "The daemon does not answer; trying again.");
+    this._become("lost", AWAY);
     this._timer = window.setTimeout(() => this._attach(), this._wait);
     this._wait = Math.min(2 * this._wait, LONGEST_WAIT_MS);
   }

@@ -8,6 +8,7 @@ import {
   ago,
   confirm,
   doing,
+  Fault,
   failed,
   html,
   lines,
@@ -88,6 +89,8 @@ const sessions = new Map();
 let tabs = storedTabs();
 /** @type {Map<string, import("../contract.d.ts").TerminalInfo>} */
 let known = new Map();
+/** Why these may not be all; undefined while they are read for the first time. @type {Error | null | undefined} */
+let fault;
 /** The terminal that was opened or chosen last: it has the keyboard. */
 let recent = "";
 const host = {
@@ -97,8 +100,14 @@ const host = {
 };
 
 const refresh = latest(async () => {
-  const { terminals } = await call("/terminal/query", { connectionFilter: "*", categoryFilter: "*", typeFilter: "*" });
-  known = new Map(terminals.map((one) => [one.terminal, one]));
+  try {
+    const everywhere = { connectionFilter: "*", categoryFilter: "*", typeFilter: "*" };
+    const { terminals } = await call("/terminal/query", everywhere);
+    known = new Map(terminals.map((one) => [one.terminal, one]));
+    fault = null;
+  } catch (error) {
+    fault = /** @type {Error} */ (error);
+  }
   changed();
 });
 
@@ -170,8 +179,8 @@ function Terminals() {
   const { view, path } = useRoute();
   useStore();
   useLayoutEffect(() => {
-    refresh().catch(failed);
-    return on("terminal", () => refresh().catch(failed));
+    refresh();
+    return on("terminal", refresh);
   }, []);
   // This still renders once when another view has the address already.
   const address = view === "terminal" ? (path[0] ?? "") : "";
@@ -462,6 +471,7 @@ function Overview() {
         <${Chooser} label="Open a terminal on …" choose=${(connection) => openTerminal(connection, record ? { record } : {})} />
         <label class="check"><input type="checkbox" checked=${record} onChange=${() => keepRecord(!record)} /> Record</label>
       </div>
+      ${fault && html`<${Fault} error=${fault} again=${refresh} />`}
       ${
         listed.length
           ? html`
@@ -492,7 +502,8 @@ function Overview() {
               </tbody>
             </table>
           `
-          : html`<p class="empty">No terminal runs. Choose a machine above: a login shell opens on it, and goes on when you close this page.</p>`
+          : fault === null &&
+            html`<p class="empty">No terminal runs. Choose a machine above: a login shell opens on it, and goes on when you close this page.</p>`
       }
       <p><a href="#/recordings">Recordings</a> of terminals that were opened with Record.</p>
     </div>

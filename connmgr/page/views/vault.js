@@ -68,7 +68,7 @@ function Vault() {
                 ? "Secrets that were sealed to this user can be used by this session, until it is locked, idle for long, or ends."
                 : "Connections are in sight, and their secrets stay sealed: unlock to log in with stored passwords and keys."
           }</p>
-          ${principals.length > 0 && html`<p class="note">This session opens what is sealed to ${principals.map(text).join(", ")}.</p>`}
+          ${user && html`<p class="note">This session opens what is sealed to ${principals.map(text).join(", ")}.</p>`}
         </section>
         ${
           users.length > 0 &&
