@@ -242,7 +242,8 @@ class Transport(ABC):
         :raises connmgr.errors.OperationError: the stream could not be opened within ``timeout`` seconds.
         """
         raise TransportUnsupported(
-            "This connection cannot carry TCP streams, so no other connection can go through it."
+            "This connection runs programs, but no TCP stream and no other connection can lead through it: use the "
+            "connection that it is in. `connmgr tunnel` and `ssh -L` forward ports of its machine."
         )
 
     def open_unix(self, path: str, *, timeout: float) -> ByteStream:
@@ -267,7 +268,9 @@ class Transport(ABC):
         :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
         :raises connmgr.errors.OperationError: the remote host refused, or did not answer within ``timeout`` seconds.
         """
-        raise TransportUnsupported("This connection cannot listen on its remote host.")
+        raise TransportUnsupported(
+            "This connection cannot listen on its remote host: use the connection that it is in."
+        )
 
 
 class Listener(Protocol):

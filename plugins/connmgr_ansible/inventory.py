@@ -40,7 +40,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
         """Read the file at ``path``, and add the connections that it chooses."""
         super().parse(inventory, loader, path, cache)
-        self._read_config_data(path)
+        # A misspelled `names` or `where` would choose all connections.
+        if unknown := sorted(option for option in self._read_config_data(path) if not self.has_option(option)):
+            raise AnsibleParserError(
+                f"{path} has the option {unknown[0]!r}, which this inventory does not know: `ansible-doc -t inventory "
+                f"{self.NAME}` lists its options."
+            )
         try:
             with connect(PROGRAM, ANSWER_SECONDS, token_file=self.get_option("token_file")) as client:
                 connections = self._select(client)

@@ -156,6 +156,14 @@ def test_no_connection_takes_the_place_of_a_group_or_of_this_machine(fleet: Flee
         client.connection.label([fleet.connections["web2"]], remove=["env"])
 
 
+def test_a_misspelled_option_of_the_inventory_is_refused_and_does_not_choose_all(fleet: Fleet, tmp_path: Path) -> None:
+    source = tmp_path / "fleet.yml"
+    source.write_text("plugin: connmgr.connmgr.connmgr\nnams: [web1]\n")
+    refused = fleet.run("ansible-inventory", "-i", source, "--graph")
+    assert "web1" not in refused.stdout
+    assert "has the option 'nams', which this inventory does not know" in " ".join(refused.stderr.split())
+
+
 def test_no_template_comes_together_from_values_of_others(fleet: Fleet, tmp_path: Path) -> None:
     client, web3, proof = fleet.daemon.client, fleet.connections["web3"], tmp_path / "proof"
     client.connection.label([web3], {"one": "{", "two": f"{{ lookup('pipe', 'touch {proof}') }}}}"})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import shutil
 import stat
+import struct
 import subprocess
 from pathlib import Path
 
@@ -114,6 +116,41 @@ def test_another_user_or_port_is_refused_and_the_own_one_is_not(hosts: _Hosts, s
         output, errors = hosts.ssh(*words, "echo ran", code=255)
         assert output == ""
         assert errors.startswith(f"connmgr: web is a stored connection that logs in as {user}: leave the user out")
+
+
+def test_ssh_says_the_reason_where_it_shows_no_errors_of_its_proxy_command(hosts: _Hosts) -> None:
+    """With ControlPersist, Ansible's default, standard error of a ProxyCommand is /dev/null."""
+    hosts.printed()
+    own = ["-o", f"ControlPath={hosts.config}.own", "-o", "ControlMaster=auto"]
+    for persist, said in (("no", "connmgr: "), ("60s", "Received disconnect from UNKNOWN port 65535:7: connmgr: ")):
+        output, errors = hosts.ssh(*own, "-o", f"ControlPersist={persist}", "local", "echo ran", code=255)
+        assert output == ""
+        assert errors.count("local is a stored connection") == 1
+        assert errors.startswith(f"{said}local is a stored connection"), errors
+        assert "(-S, ControlPath), which Emacs and Ansible give by themselves" in errors
+
+
+def test_another_client_gets_the_reason_as_a_disconnection(hosts: _Hosts) -> None:
+    proxy = re.search(r"^    ProxyCommand (.*) %n %p$", hosts.printed(), re.MULTILINE)
+    assert proxy is not None
+    done = subprocess.run(
+        [*shlex.split(proxy[1]), "local", "22"],
+        env=hosts.connmgr.environment,
+        input=b"SSH-2.0-Another_1.0\r\n",
+        capture_output=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    line = b"connmgr: local is reached by OpenSSH's ssh, at the daemon's control socket, and Another_1.0 is another "
+    line += b"client: have it run `ssh local`."
+    assert (done.returncode, done.stderr) == (1, line + b"\n")
+    version, _, packet = done.stdout.partition(b"\r\n")
+    assert version == b"SSH-2.0-connmgr"
+    # RFC 4253: the packet's length, its padding, SSH_MSG_DISCONNECT, SSH_DISCONNECT_SERVICE_NOT_AVAILABLE, and a text.
+    size, padding, kind, reason, text = struct.unpack(">IBBII", packet[:14])
+    assert (size, kind, reason, packet[14 : 14 + text]) == (len(packet) - 4, 1, 7, line)
+    assert len(packet) % 8 == 0
+    assert padding >= 4
 
 
 def test_the_user_of_before_is_refused_after_a_change(hosts: _Hosts) -> None:

@@ -13,6 +13,7 @@ from contextlib import closing
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
+from typing import Any
 
 import paramiko
 import pytest
@@ -213,6 +214,33 @@ def test_ansible_s_own_ssh_plugin_is_root(root: Hosts, running_machine: Machine,
     assert b"ok=3    changed=2" in done.stdout, done.stdout
     written = running_machine.path("/root/motd")
     assert (written.read_text(), written.stat().st_uid) == ("hello", 0)
+
+
+def _found(*argv: str) -> Any:
+    missing = shutil.which(argv[0]) is None
+    return pytest.param(argv, id=argv[0], marks=pytest.mark.skipif(missing, reason=f"needs {argv[0]}"))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        _found("lftp", "-c", "open sftp://web+root; cat /root/settings"),
+        _found("pdsh", "-N", "-R", "ssh", "-w", "web+root", "cat /root/settings"),
+        _found("clush", "-N", "-w", "web+root", "cat /root/settings"),
+        # It takes no + in the name of a host.
+        _found("parallel", "-S", "root", "--plain", "cat", ":::", "/root/settings"),
+    ],
+)
+@pytest.mark.needs("machine", "sudo")
+def test_programs_that_find_ssh_by_its_name_read_files_of_root(
+    root: Hosts, running_machine: Machine, tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    # None of them has an option for a configuration that it shares with the others.
+    running_machine.write("/root/settings", "a = 1\n", 0o600)
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {root.config} "$@"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    environment = root.environment | {"PATH": f"{tmp_path}:{root.environment['PATH']}", "HOME": str(tmp_path)}
+    assert root.run(*argv, env=environment).stdout == b"a = 1\n"
 
 
 class _Engine(BaseHTTPRequestHandler):

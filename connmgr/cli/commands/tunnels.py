@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import struct
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +27,12 @@ from connmgr.printable import visible
 
 TUNNEL = "tunnel"
 HEADING = ("NAME", "STATE", "ADDRESS", "STREAMS", "IN", "OUT", "LAST ERROR")
+_OPENSSH = "OpenSSH_"
+_VERSION_SECONDS = 1.0
+"""Longest time for an SSH client to say who it is; each says so at once."""
+
+_MAX_VERSION_BYTES = 255
+_SERVICE_NOT_AVAILABLE = 7
 _PLACE = re.compile(r"(?:\[([^\]]+)\]:|([^:]+):)?(\d{1,5})", re.ASCII)
 
 
@@ -433,26 +443,54 @@ def _remove(client: Client) -> None:
 
 
 def _explain(host: str, port: int) -> None:
-    """Say in one line why ssh found no socket of ``host``, and exit with 1; it is ssh's ProxyCommand."""
+    """Say why ssh found no socket of ``host``, and exit with a failure; it is the ProxyCommand of an SSH client."""
+    asking, code = _version_of_client(), FAILED
     try:
-        reason = _reason(connect(offers_start=False), host, port)
+        reason = _reason(connect(offers_start=False), host, port, asking)
     except Unreachable as error:
-        if error.sent:
-            reason = error.message
-        else:
-            click.echo(
-                f"connmgr: {host} is reached by connmgr's daemon, and none runs: `connmgr serve` starts one, "
-                "`connmgr service install` has the system start it.",
-                err=True,
+        reason = error.message
+        if not error.sent:
+            code = UNREACHABLE
+            reason = (
+                f"{host} is reached by connmgr's daemon, and none runs: `connmgr serve` starts one, `connmgr service "
+                "install` has the system start it."
             )
-            raise click.exceptions.Exit(UNREACHABLE) from None
     except ClientError as error:
         reason = failure(error).message
-    click.echo(f"connmgr: {' '.join(reason.split())}", err=True)
-    raise click.exceptions.Exit(FAILED)
+    told = f"connmgr: {' '.join(reason.split())}"
+    click.echo(told, err=True)
+    # Libraries do not show the standard error of a ProxyCommand. With ControlPersist, which is Ansible's default,
+    # OpenSSH sends it to /dev/null (ssh_proxy_connect in sshconnect.c).
+    if asking and not (asking.startswith(_OPENSSH) and os.fstat(2).st_rdev != Path(os.devnull).stat().st_rdev):
+        with suppress(BrokenPipeError):
+            os.write(1, b"SSH-2.0-connmgr\r\n" + _disconnection(told))
+    raise click.exceptions.Exit(code)
 
 
-def _reason(client: Client, host: str, port: int) -> str:
+def _version_of_client() -> str:
+    """Return how the SSH client at standard input calls itself, or an empty text if none is there."""
+    said, deadline = b"", time.monotonic() + _VERSION_SECONDS
+    while b"\n" not in said and len(said) < _MAX_VERSION_BYTES and not os.isatty(0):
+        if not select.select([0], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            break
+        more = os.read(0, _MAX_VERSION_BYTES)
+        if not more:
+            break
+        said += more
+    line = said.partition(b"\n")[0].decode(errors="replace").strip()
+    return line.partition("SSH-2.0-")[2]
+
+
+def _disconnection(message: str) -> bytes:
+    """Return the packet by which an SSH server ends a connection, before any encryption (RFC 4253, 6 and 11.1)."""
+    text = message.encode()
+    payload = struct.pack(f">BII{len(text)}sI", 1, _SERVICE_NOT_AVAILABLE, len(text), text, 0)
+    padding = 8 - (5 + len(payload)) % 8
+    padding += 8 if padding < 4 else 0
+    return struct.pack(">IB", 1 + len(payload) + padding, padding) + payload + bytes(padding)
+
+
+def _reason(client: Client, host: str, port: int, asking: str) -> str:
     candidates = [name for name in client.connection.names() if host in _hosts(name)]
     ids = [candidate.id for candidate in candidates]
     if not ids:
@@ -470,11 +508,17 @@ def _reason(client: Client, host: str, port: int) -> str:
         return f"the socket of {host} was not open, and is open now: run the command again."
     if port != entry.port:
         return f"{host} is a stored connection to port {entry.port}, not to {port}: leave the port out."
+    if asking and not asking.startswith(_OPENSSH):
+        return (
+            f"{host} is reached by OpenSSH's ssh, at the daemon's control socket, and {visible(asking)} is another "
+            f"client: have it run `ssh {host}`."
+        )
     if entry.user is None:
         return f"{host} is a stored connection that does not say whom it logs in as: leave the user out."
     return (
-        f"{host} is a stored connection that logs in as {entry.user}: leave the user out, and options about "
-        "HostName and ControlPath. If ssh says above that a forwarding request failed, only that is the reason."
+        f"{host} is a stored connection that logs in as {entry.user}: leave the user out, and options about HostName "
+        "and the control socket (-S, ControlPath), which Emacs and Ansible give by themselves; docs/TOOLS.md says how "
+        "to turn that off. If ssh says above that a forwarding request failed, only that is the reason."
     )
 
 
