@@ -24,7 +24,7 @@ VARIABLE = {
     r"\nlast used +TIME(?=\n)": "",
     r"\b\d+ entries, 1 to \d+": "N entries",
     # The end of the log is anchored a second after an entry.
-    r"\nThe vault was told of the log's end \d+ entries ago, as after a crash\.": "",
+    r"\nThe vault was told of the log's end \d+ entries ago, as in the second after a request, or after a crash\.": "",
     r"\d+(\.\d+)? ?(s|m|ms) ago": "AGO",
     r" +": " ",
 }

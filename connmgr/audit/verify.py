@@ -252,7 +252,7 @@ def _check_ends(walk: Walk, after: Mapping[str, Anchor]) -> None:
             f"recorded at {now.time}."
         )
     elif walk.seq > anchor.seq:
-        after_it, cause = walk.seq - anchor.seq, "as after a crash"
+        after_it, cause = walk.seq - anchor.seq, "as in the second after a request, or after a crash"
         if lag(anchor, walk.line) > LAG_SECONDS:
             cause = f"at {anchor.time}, as after an older vault was put back"
         verdict.remarks.append(f"The vault was told of the log's end {after_it:,} entries ago, {cause}.")

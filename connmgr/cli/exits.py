@@ -99,6 +99,12 @@ def _with_advice(error: ClientError) -> str:
         return f"{error.message}\nThe next command starts a new shell, whose directory and variables are new."
     if error.code == "auth_failed" and "name" in error.details:
         return f"{error.message}\n{_login_advice(error.details)}"
+    if error.code == "not_found" or (error.code, error.status) == ("unknown", 200):
+        # This program asks for what each daemon of its version has.
+        return (
+            f"{error.message}\nThe daemon is of another version than this program, as after an update: `connmgr stop` "
+            "and then `connmgr serve`, or `connmgr service install` for a service, starts this one."
+        )
     if error.code == "invalid_request":
         # The fields of a connection are the command line's own words; where the API has them is not.
         return error.message.removeprefix("data.")

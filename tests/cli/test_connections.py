@@ -10,6 +10,7 @@ import pytest
 
 from connmgr.cli.exits import failure
 from connmgr.client import LOCAL_MACHINE, ClientError
+from connmgr.client.errors import lacking
 from tests.cli.program import CommandLine, finish
 
 
@@ -142,6 +143,11 @@ def test_json_is_printed_without_what_controls_a_terminal(connmgr: CommandLine) 
 def test_an_error_is_printed_without_what_controls_a_terminal() -> None:
     error = ClientError("It printed: \x1b]0;owned\x07\x9b\u202e\nSecond line.", code="shell_start_failed", status=500)
     assert failure(error).message == "It printed: \\x1b]0;owned\\x07\\x9b\\u202e\nSecond line."
+
+
+@pytest.mark.parametrize("error", [lacking("activity"), ClientError("No such endpoint.", code="not_found", status=404)])
+def test_a_daemon_of_another_version_is_to_be_restarted(error: ClientError) -> None:
+    assert failure(error).message.startswith(f"{error.message}\nThe daemon is of another version than this program")
 
 
 class TestNaming:

@@ -135,6 +135,14 @@ def test_the_auth_file_of_another_vault_s_daemon_does_not_count_as_stale(
     assert own_daemon.client.daemon.version().build
 
 
+def test_the_daemon_of_another_vault_is_not_taken_for_this_one_s(own_daemon: Daemon, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    code, findings = _doctor(own_daemon.home, "--port", own_daemon.url.rpartition(":")[2], "--data-dir", str(other))
+    assert code == 0
+    (found,) = [one["message"] for one in findings["warning"] if one["subject"] == "port"]
+    assert found == f"a daemon of another vault answers at {own_daemon.url}, and none has {other} open"
+
+
 def test_a_daemon_is_found_by_its_daemon_file_and_its_address_is_shown(own_daemon: Daemon) -> None:
     code, findings = _doctor(own_daemon.home)
     assert code == 0, findings

@@ -291,15 +291,18 @@ REPLACED = "The next `connmgr serve` replaces it."
 def _daemon(examined: Examined) -> Iterator[Finding]:
     """Examine the address, the vault's lock, the file with the daemon's address, and the auth file."""
     settings = examined.settings
-    answer = _who_answers(examined.url)
-    if answer == "connmgr":
+    answer, holder = _who_answers(examined.url), _holder(settings.data_dir / "lock")
+    if answer == "connmgr" and not holder:
+        message = f"a daemon of another vault answers at {examined.url}, and none has {settings.data_dir} open"
+        advice = "`connmgr serve --port` with another port starts one; `connmgr doctor --data-dir` examines the other."
+        yield Finding("port", WARNING, message, advice)
+    elif answer == "connmgr":
         yield Finding("port", OK, f"connmgr answers at {examined.url}")
     elif answer:
         message = f"another program answers at {examined.url}"
         yield Finding("port", PROBLEM, message, "Stop it, or choose another --port.")
     else:
         yield Finding("port", OK, f"nothing answers at {examined.url}")
-    holder = _holder(settings.data_dir / "lock")
     if holder:
         yield Finding("daemon", OK, holder)
     yield from _told_whereabouts(daemon_file_of(settings.auth_file))

@@ -333,7 +333,8 @@ def _tell_left_out(contents: Contents) -> None:
     if rows:
         click.echo("\nNot part of it are:")
         print_table(rows, indent="  ")
-    click.echo("Nor are config.toml, and files that connections name: keys, ~/.ssh/config, ~/.ssh/known_hosts.")
+    others = "config.toml, and files that connections name: keys, ~/.ssh/config, ~/.ssh/known_hosts."
+    click.echo(f"Nor are {others}" if rows else f"Not part of it are {others}")
 
 
 def _as_json(contents: Contents) -> dict[str, Any]:
