@@ -41,6 +41,10 @@ class RequestError(ConnmgrError, status=400):
     code = "invalid_request"
 
 
+_ID = re.compile(r"[0-9a-fA-F-]{36}")
+"""How the id of a connection begins; that of an elevated one goes on."""
+
+
 class _Unknown(RequestError):
     """The daemon has nothing of this kind under this uuid or name."""
 
@@ -73,6 +77,11 @@ class InvalidCredential(RequestError):
 
 class UnknownConnection(_Unknown, what="connection"):
     """No connection has this uuid."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        if not _ID.match(name):
+            self.message += ". A connection is named by its uuid, which /connection/query finds."
 
 
 class UnknownCategory(_Unknown, what="category"):

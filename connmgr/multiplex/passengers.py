@@ -495,7 +495,9 @@ def told(why: ConnmgrError, name: str) -> str:
         "approval_required": "Repeat the command after the approval (`connmgr approvals`).",
     }.get(why.code)
     if why.details.get("passwordRequired"):
-        advice = f"`connmgr sudo-password {quoted}` stores the password."
+        advice = f"`connmgr edit {quoted} --secret password` stores one."
+    if why.details.get("passwordRefused"):
+        advice = f"`connmgr edit {quoted} --secret password` stores another."
     return shown if advice is None else f"{shown}\n{advice}"
 
 

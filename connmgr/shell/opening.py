@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -222,13 +223,18 @@ class ShellOpener:
 
     @contextlib.contextmanager
     def _explaining(self, connection: str) -> Iterator[None]:
-        """Name host and users in an error of sudo on an elevated connection, which nobody has stored."""
+        """Name host and users in an error of sudo on an elevated connection, which nobody may have stored."""
         elevation = elevation_of(connection)
         try:
             yield
         except (AuthFailed, ElevationFailed) as error:
             if elevation is None:
-                raise
+                if not {"passwordRefused", "passwordRequired"} & error.details.keys():
+                    raise
+                path = "/".join(self._vault.connections.get(connection).path)
+                what = "another" if error.details.get("passwordRefused") else "one"
+                advice = f"`connmgr edit {shlex.quote(path)} --secret password` stores {what}."
+                raise type(error)(f"{path}: {error.message} {advice}", **error.details) from error
             base = self._vault.connections.get(elevation.base)
             login = base.data.get("user")
             whose = f" of {login}" if isinstance(login, str) else ""

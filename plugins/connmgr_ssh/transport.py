@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import socket
 import struct
 import threading
@@ -555,6 +556,10 @@ def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
         raise HostUnresolved(f"{host} is not a valid host name.") from error
 
 
+_WHOLE_ADDRESS = re.compile(r"[@/]|^[^:]+:[0-9]+$")
+"""What a host's name has where somebody wrote ``USER@HOST``, ``HOST:PORT`` or ``ssh://HOST``."""
+
+
 def _look_up(host: str, port: int, deadline: Deadline) -> list[Any]:
     """Call the resolver, which has no deadline, in a thread that ends when the resolver gives up."""
     addresses: list[Any] = []
@@ -571,7 +576,8 @@ def _look_up(host: str, port: int, deadline: Deadline) -> list[Any]:
     resolver.join(deadline.left())
     if failed:
         reason = failed[0].strerror if isinstance(failed[0], OSError) else "it is not a valid name"
-        raise HostUnresolved(f"{host} has no address: {reason}.") from failed[0]
+        whole = " Its user and port are fields of their own." if _WHOLE_ADDRESS.search(host) else ""
+        raise HostUnresolved(f"{host} has no address: {reason}.{whole}") from failed[0]
     if not addresses:
         raise ConnectTimeout(f"The address of {host} was not found within {deadline.seconds:g} seconds.")
     return addresses

@@ -33,6 +33,14 @@ def test_a_request_at_fault_has_the_flat_shape(daemon: Daemon, headers: dict[str
     assert answer.message == f"Unknown connection: {NOBODY}"
 
 
+def test_a_name_in_place_of_a_uuid_is_told_what_to_do(daemon: Daemon, headers: dict[str, str]) -> None:
+    answer = send(daemon.url, "/shell/exec", {"connection": "web1", "command": "true"}, headers)
+    assert_request_error(answer, 400, "unknown_connection")
+    assert answer.message == (
+        "Unknown connection: web1. A connection is named by its uuid, which /connection/query finds."
+    )
+
+
 def test_a_failed_operation_has_the_nested_shape(daemon: Daemon, headers: dict[str, str]) -> None:
     send(daemon.url, "/shell/start", {"connection": LOCAL}, headers)
     answer = send(daemon.url, "/shell/exec", {"connection": LOCAL, "command": "sleep 60", "timeout": 0.2}, headers)

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.program import CommandLine
 from tests.deadlines import DEADLINE_SECONDS
 from tests.fs.trees import facts
-from tests.multiplex.behind import Hosts
+from tests.multiplex.behind import Hosts, said
 from tests.over_ssh import check_git, check_rsync, check_scp, check_sftp, plant
 from tests.plugins.machine import Machine
 from tests.plugins.places import Places, ssh_fields
@@ -138,4 +138,9 @@ def test_a_refused_password_is_told_and_ends_it(root: Hosts, running_machine: Ma
     name = running_machine.users[-1].name
     running_machine.set_password(name, "another one now")
     done = root.ssh("web+root", "true", code=255)
-    assert done.stderr.startswith(b"connmgr: ")
+    advice = "`connmgr edit web/root --secret password` stores another."
+    assert said(done) == ["connmgr: sudo refused the password.", f"connmgr: {advice}"]
+    refused = root.connmgr("exec", "web/root", "--", "true", code=125).errors
+    assert f"web/root: sudo refused the password. {advice}" in refused
+    root.connmgr("edit", "web/root", "--secret", "password", stdin="another one now")
+    assert root.ssh("web+root", "id -u").stdout == b"0\n"

@@ -97,6 +97,13 @@ def test_an_unknown_host(sshd: Sshd, connect: Connect) -> None:
         connect(sshd, host="nothing.invalid")
 
 
+@pytest.mark.parametrize("host", ["me@nothing.invalid", "nothing.invalid:22", "ssh://nothing.invalid"])
+def test_a_whole_address_as_a_host_is_told_where_its_parts_go(sshd: Sshd, connect: Connect, host: str) -> None:
+    told = "has no address: .* Its user and port are fields of their own"
+    with at_most(DEADLINE_SECONDS), pytest.raises(HostUnresolved, match=told):
+        connect(sshd, host=host)
+
+
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "\u00e4" * 100])
 def test_a_host_name_that_cannot_be(sshd: Sshd, connect: Connect, host: str) -> None:
     with at_most(DEADLINE_SECONDS), pytest.raises(HostUnresolved):
