@@ -35,7 +35,7 @@ const VIEWS = [
   ["terminal", "e", "terminal.open terminal.attach", "M2 3h12v10H2zM4.5 6l2 2-2 2M8 10.5h3.5"],
   ["files", "f", "fs.list shell.start", "M2 12.5v-9h4.5L8 5h6v7.5z"],
   [
-    "recordings",
+    "terminal/recordings",
     "r",
     "recording.query recording.read",
     "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
@@ -48,10 +48,10 @@ const VIEWS = [
     "M2 2.5h3v3H2zM6.5 2.5h3v3h-3zM11 2.5h3v3h-3zM2 7h3v3H2zM6.5 7h3v3h-3zM11 7h3v3h-3zM2 11.5h3v3H2zM6.5 11.5h3v3h-3z",
   ],
   ["runs/schedules", "s", "schedule.query schedule.next", "M2.5 3.5h11v10h-11zM2.5 6.5h11M5.5 2v3M10.5 2v3"],
-  ["jobs", "j", "job.query job.output", "M2 4h1M2 8h1M2 12h1M5.5 4H14M5.5 8H14M5.5 12H11"],
-  ["tunnels", "n", "tunnel.query", "M1.5 12V9a6.5 6.5 0 0 1 13 0v3M5 12V9a3 3 0 0 1 6 0v3M1 12.5h5M10 12.5h5"],
-  ["inventories", "i", "inventory.query", "M2 4h8M2 8h5M2 12h5M10.5 7.5v5M8 10l2.5 2.5L13 10"],
-  ["facts", "m", "fact.query connection.query", "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11"],
+  ["work/jobs", "j", "job.query job.output", "M2 4h1M2 8h1M2 12h1M5.5 4H14M5.5 8H14M5.5 12H11"],
+  ["work/tunnels", "n", "tunnel.query", "M1.5 12V9a6.5 6.5 0 0 1 13 0v3M5 12V9a3 3 0 0 1 6 0v3M1 12.5h5M10 12.5h5"],
+  ["machines/inventories", "i", "inventory.query", "M2 4h8M2 8h5M2 12h5M10.5 7.5v5M8 10l2.5 2.5L13 10"],
+  ["machines/facts", "m", "fact.query connection.query", "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11"],
   [
     "rights/approvals",
     "p",
@@ -62,7 +62,7 @@ const VIEWS = [
   ["history/record", "d", "audit.record", "M3 2v12M3 4h3M3 8h3M3 12h3M8.5 4H14M8.5 8H14M8.5 12H12"],
   ["rights/tokens", "t", "token.query", "M10.5 2a3.5 3.5 0 1 1-3 5.2L2 12.7V14h2v-1.5h1.5V11H7l1.7-1.7M11 5h.01"],
   ["history/audit", "a", "audit.query", "M3 2h10v12H3zM5.5 5h5M5.5 8h5M5.5 11h3"],
-  ["vault", "v", "vault.status vault.unlock", "M4 7V5a4 4 0 0 1 8 0v2M3 7h10v6.5H3zM8 9.5v2"],
+  ["rights/vault", "v", "vault.status vault.unlock", "M4 7V5a4 4 0 0 1 8 0v2M3 7h10v6.5H3zM8 9.5v2"],
 ].map(([place, key, actions, icon]) => {
   const [name, module = name] = place.split("/").reverse();
   const title = name === "terminal" ? "Terminals" : name[0].toUpperCase() + name.slice(1);

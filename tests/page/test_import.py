@@ -51,7 +51,7 @@ def test_every_text_of_an_export_is_read_as_it_was(daemon: Daemon, visit: Visit)
         "under": [{"a": one, "b": [one]} for one in TEXTS],
         "numbers": [1, -2.5, True, None, {}, []],
     }
-    parse = "async text => JSON.stringify((await import('/page/views/hub-import.js')).parse(text))"
+    parse = "async text => JSON.stringify((await import('/page/views/hub-add.js')).parse(text))"
     assert json.loads(page.evaluate(parse, dump(document))) == document
     for bad in ("a: |\n  text", "a: [1, 2]", "a: &x 1", "a: 1\n  b: 2\n c: 3", "a: 'open", "no key"):
         said = page.evaluate(f"text => ({parse})(text).then(() => '', error => error.message)", bad)

@@ -5,7 +5,8 @@ import { useLayoutEffect, useReducer, useRef } from "../vendor/htm-preact.js";
 import { ApiError, call, on } from "./api.js";
 import { folded, search } from "./names.js";
 
-const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*", names: true };
+/** What a request has that is about all connections. */
+export const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*" };
 const SOON_MS = 60;
 const UNDER_WAY = ["starting", "running"];
 const RUNNING = ["started", "running", "waiting", "opened", "clients"];
@@ -154,6 +155,9 @@ export function matching(query) {
   return [...exact, ...rest];
 }
 
+/** The connections on which commands run. */
+export const machines = () => [...store.connections.values()].filter((one) => one.usageCategory === "shell");
+
 /** The categories and connections, and what runs; what the session may not see stays empty. */
 export async function load() {
   store.fault = null;
@@ -197,7 +201,7 @@ function working(connection, id, kind) {
 }
 
 const loadConnections = list(async () => {
-  const { found, names } = await call("/connection/query", EVERYTHING, { quiet: true });
+  const { found, names } = await call("/connection/query", { ...EVERYTHING, names: true }, { quiet: true });
   store.connections = new Map(
     found.map((/** @type {string} */ id, /** @type {number} */ at) => [id, named(id, names?.[at])]),
   );

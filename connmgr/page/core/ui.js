@@ -315,7 +315,7 @@ export function openDialog({ title, label, kind = "" }, content) {
 }
 
 /**
- * Asks a question that yes or no answers.
+ * Asks a question that yes or no answers; with an empty `no` it only says something.
  * @param {{title: string, text?: any, yes?: string, no?: string, danger?: boolean}} question @returns {Promise<boolean>}
  */
 export const confirm = async ({ title, text: said = "", yes = "OK", no = "Cancel", danger = false }) =>
@@ -324,7 +324,7 @@ export const confirm = async ({ title, text: said = "", yes = "OK", no = "Cancel
     (close) => html`
       <div class="body said">${typeof said === "string" ? lines(said) : said}</div>
       <footer>
-        <button type="button" onClick=${() => close(false)}>${no}</button>
+        ${no && html`<button type="button" onClick=${() => close(false)}>${no}</button>`}
         <button type="button" class=${danger ? "danger" : "primary"} autofocus onClick=${() => close(true)}>${yes}</button>
       </footer>
     `,

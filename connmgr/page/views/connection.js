@@ -232,7 +232,7 @@ async function forgetKey(connection) {
 }
 
 /** @param {string} connection */
-const edit = async (connection) => (await import("./hub-edit.js")).editConnection(connection);
+const edit = async (connection) => (await import("./hub-add.js")).editConnection(connection);
 
 const isShell = (/** @type {Connection} */ one) => one.usageCategory === "shell";
 const isTunnel = (/** @type {Connection} */ one) => one.usageCategory === "tunnel";

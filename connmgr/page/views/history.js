@@ -5,6 +5,7 @@ import { address, go, register } from "../core/navigate.js";
 import { can, nameOf } from "../core/store.js";
 import {
   ago,
+  confirm,
   counted,
   doing,
   Empty,
@@ -12,7 +13,6 @@ import {
   Fault,
   html,
   lines,
-  openDialog,
   State,
   text,
   toast,
@@ -159,18 +159,17 @@ function Audit({ path, query }) {
 
 async function verify() {
   const { sound, number, entries, first, last, anchored, faults, remarks, logs } = await call("/audit/verify");
-  await openDialog(
-    { title: sound ? "The log is complete and unchanged" : `${counted(number, "fault")} found` },
-    (close) => html`
-    <div class="body">
+  await confirm({
+    title: sound ? "The log is complete and unchanged" : `${counted(number, "fault")} found`,
+    text: html`
       <p>${counted(entries, "entry", "entries")}${first === null ? "" : `, number ${first} to ${last}`}.${anchored === null ? "" : ` The vault knows of entry ${anchored}.`}</p>
       ${faults.length > 0 && html`<table><caption>Faults</caption><tbody>${faults.map((one, index) => html`<tr key=${index}><td>${text(one.kind)}</td><td>${text(one.message)}</td></tr>`)}</tbody></table>`}
       ${remarks.map((one) => html`<p class="note">${text(one)}</p>`)}
       <table><caption>Logs of this vault</caption><tbody>${logs.map((log) => html`<tr key=${log.trail}><td>${text(log.host)}</td><td class="mono">${text(log.directory)}</td><td>${text(log.state)}</td></tr>`)}</tbody></table>
-    </div>
-    <footer><button class="primary" autofocus onClick=${() => close()}>Close</button></footer>
-  `,
-  );
+    `,
+    yes: "Close",
+    no: "",
+  });
 }
 
 register({ name: "Verify the audit log", actions: ["audit.verify"], run: verify });

@@ -280,12 +280,12 @@ function Beside({ one }) {
     : error && html`<aside class="details"><${Fault} error=${error} again=${again} /></aside>`;
 }
 
-const openImport = async () => (await import("./hub-import.js")).openImport();
+const openImport = async () => (await import("./hub-add.js")).openImport();
 /** @param {string} [category] */
-const addConnection = async (category) => (await import("./hub-edit.js")).addConnection(category);
+const addConnection = async (category) => (await import("./hub-add.js")).addConnection(category);
 /** @param {string} [within] the key of the category above it */
 const addCategory = async (within) =>
-  (await import("./hub-edit.js")).addCategory(within === undefined ? undefined : idOf(within));
+  (await import("./hub-add.js")).addCategory(within === undefined ? undefined : idOf(within));
 
 // What happened in the last hour, as two small plots below the hub: commands, and links that came up or broke.
 

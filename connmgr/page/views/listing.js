@@ -79,6 +79,12 @@ const COLOURS = /\x1b\[[\d;:]*m/g;
 /** What a program printed, without its colours. @param {string} printed */
 export const plain = (printed) => lines(printed.replace(COLOURS, "").replaceAll("\r\n", "\n"));
 
+/** @param {string} said */
+export async function copy(said) {
+  await navigator.clipboard.writeText(said);
+  toast("Copied.");
+}
+
 /** Has the browser store what the page holds. @param {Blob} content @param {string} name of the file */
 export function stored(content, name) {
   const link = document.createElement("a");

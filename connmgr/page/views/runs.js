@@ -4,7 +4,7 @@ import { call, eachLine } from "../core/api.js";
 import { Fields, form } from "../core/forms.js";
 import { isPattern, search } from "../core/names.js";
 import { address, go, register } from "../core/navigate.js";
-import { can, nameOf, store, useStore } from "../core/store.js";
+import { can, EVERYTHING, machines, nameOf, store, useStore } from "../core/store.js";
 import {
   ago,
   counted,
@@ -25,6 +25,7 @@ import {
   useState,
 } from "../core/ui.js";
 import {
+  copy,
   Details,
   Filters,
   Listing,
@@ -40,7 +41,6 @@ import {
 
 // Run: what runs where is seen before anything does, and equal results stand together.
 
-const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*" };
 /** The first is every token's; the second only of those that may run commands. */
 const COMMANDS = ["shell.broadcast", "run.query"];
 /** Stands before the names of saved commands among what can run. */
@@ -186,14 +186,13 @@ function Run({ path, query }) {
   useEffect(() => () => stop.current?.abort(), []);
 
   const shown = useMemo(() => {
-    const { exact, rest } = search(wanted, [...connections.values()]);
+    const { exact, rest } = search(wanted, machines());
     // Those that somebody came with stand first.
     const isFirst = (/** @type {any} */ one) => path.includes(one.connection);
     const found = [...exact, ...rest];
     return [...found.filter(isFirst), ...found.filter((one) => !isFirst(one))].filter(
       (one) =>
         !isAsked &&
-        one.usageCategory === "shell" &&
         (!kind || one.type === kind) &&
         (!where.answer || where.answer.has(one.connection)) &&
         `${one.category.join("/")}/`.startsWith(category),
@@ -368,8 +367,7 @@ async function copied(groups) {
     const [{ exitCode, stdout, stderr, error }] = some;
     return `# ${some.map(machineOf).sort().join(", ")}: ${error ? error.message : `exit ${exitCode}`}\n${[stdout, stderr].filter(Boolean).join("\n")}`;
   });
-  await navigator.clipboard.writeText(said.join("\n\n"));
-  toast("Copied.");
+  await copy(said.join("\n\n"));
 }
 
 const command = { name: "Run a command", actions: COMMANDS };
@@ -773,8 +771,7 @@ function selection(wanted, filters) {
   if (isPattern(wanted) && !wanted.includes("/")) return { connectionFilter: `**/${wanted}`, ...filters };
   if (Object.values(filters).some(Boolean))
     throw new Error("Conditions, categories and types go with a pattern such as web*, and not with names.");
-  const machines = [...store.connections.values()].filter((one) => one.usageCategory === "shell");
-  const { exact } = search(wanted, machines);
+  const { exact } = search(wanted, machines());
   if (!exact.length) throw new Error("No machine is called so.");
   return { connections: exact.map((one) => one.connection) };
 }

@@ -1,10 +1,10 @@
-// Jobs: commands that outlive the page and the daemon; their states, and their output as it grows.
+// What goes on without this page: jobs, and tunnels.
 
 import { call } from "../core/api.js";
 import { form } from "../core/forms.js";
 import { fold, search } from "../core/names.js";
 import { address, go, register } from "../core/navigate.js";
-import { can, nameOf, store, useStore } from "../core/store.js";
+import { can, infoOf, machines, nameOf, refresh, store, useStore } from "../core/store.js";
 import {
   ago,
   doing,
@@ -19,9 +19,12 @@ import {
   useEffect,
   useState,
 } from "../core/ui.js";
-import { Details, Listing, Printed, plain, removal, took, useTick } from "./listing.js";
+import { described, Labels } from "./connection.js";
+import { bytes, Details, Listing, Printed, plain, removal, took, useTick } from "./listing.js";
 
-const KINDS = /** @type {Record<string, string>} */ ({ starting: "busy", running: "busy", exited: "up" });
+// Jobs: commands that outlive the page and the daemon; their states, and their output as it grows.
+
+const JOB_KINDS = /** @type {Record<string, string>} */ ({ starting: "busy", running: "busy", exited: "up" });
 const WAIT_SECONDS = 25;
 /** Bytes of output that are kept in the page, at its end. */
 const MOST = 200_000;
@@ -31,16 +34,16 @@ const isUnderWay = (/** @type {JobInfo} */ job) => job.state === "starting" || j
 const commandOf = ({ locked, command }) =>
   locked ? "(locked)" : Array.isArray(command) ? command.join(" ") : (command ?? "");
 /** @param {JobInfo} job */
-const stateOf = (job) =>
+const stateOfJob = (job) =>
   job.waiting
     ? { kind: "busy", word: "waits for input" }
     : job.exitCode
       ? { kind: "lost", word: `${job.state === "exited" ? "exit" : job.state} ${job.exitCode}` }
-      : { kind: KINDS[job.state] ?? "lost", word: job.state === "exited" ? "done" : job.state };
+      : { kind: JOB_KINDS[job.state] ?? "lost", word: job.state === "exited" ? "done" : job.state };
 
 /** @type {Column<JobInfo>[]} */
-const COLUMNS = [
-  ["State", "9rem", stateOf],
+const JOB_COLUMNS = [
+  ["State", "9rem", stateOfJob],
   ["Command", 2, (job) => (job.name ? text(job.name) : html`<span class="mono">${text(commandOf(job))}</span>`)],
   ["On", 1, (job) => nameOf(job.connection)],
   ["Took", "6rem", (job) => took(job.created, job.ended), "number"],
@@ -63,7 +66,7 @@ function Jobs({ path }) {
   });
   useTick(1, Boolean(jobs?.some(isUnderWay)));
   const isAny = Boolean(answer?.length);
-  return html`<${Listing} view="jobs" id="job" ...${{ path, error, again }} items=${jobs} columns=${COLUMNS} begin=${START} isFound=${isAny}
+  return html`<${Listing} view="jobs" id="job" ...${{ path, error, again }} items=${jobs} columns=${JOB_COLUMNS} begin=${START} isFound=${isAny}
     one=${answer?.find(({ job }) => job === path[0])} details=${(job) => html`<${Job} ...${{ job, again }} />`}
     tools=${isAny && html`<input type="search" class="find" aria-label="Search jobs" placeholder="Search" value=${wanted} onInput=${(event) => want(event.target.value)} />`}
     empty=${isAny ? ["No job is like that"] : ["No jobs yet", "A job is a command that goes on when this page, the daemon or the connection ends. Its output is kept on its machine."]} />`;
@@ -137,7 +140,7 @@ function Job({ job, again }) {
       failed(error);
     });
   };
-  return html`<${Details} title=${job.name ?? "Job"} note=${`on ${text(nameOf(job.connection))}, ${exact(job.created)}`} state=${stateOf(job)}
+  return html`<${Details} title=${job.name ?? "Job"} note=${`on ${text(nameOf(job.connection))}, ${exact(job.created)}`} state=${stateOfJob(job)}
     deeds=${[isOn && ["End it", "job.kill", kill("TERM")], isOn && ["Kill it", "job.kill", kill("KILL")], !isOn && removal("jobs", "job", { job: job.job }, job.name ?? "The job", "so will its output on its machine", again)]}
     facts=${[
       ["Took", `${took(job.created, job.ended)}${job.stale ? ", as last seen" : ""}`],
@@ -176,8 +179,7 @@ async function start(connection) {
     },
     yes: "Start",
     work: async ({ on, command, name, isOpen }) => {
-      const machines = [...store.connections.values()].filter((one) => one.usageCategory === "shell");
-      const { exact, rest } = search(on, machines);
+      const { exact, rest } = search(on, machines());
       const [found, ...others] = exact.length ? exact : rest;
       if (!found) throw new Error("No machine is called so.");
       if (others.length) throw new Error(`${others.length + 1} machines are called so: write more of the name.`);
@@ -201,4 +203,87 @@ const START = { name: "Start a job", actions: ["job.start", "shell.start"], run:
 register(START);
 register({ ...START, on: "connection", run: start });
 
-export default { jobs: { component: Jobs } };
+// Tunnels: which ports lead where, what state they are in, and the switch.
+
+const TUNNEL_KINDS = /** @type {Record<string, string>} */ ({ stopped: "off", open: "up", failed: "lost" });
+const stateOfTunnel = (/** @type {Tunnel} */ { state }) => ({ kind: TUNNEL_KINDS[state] ?? "busy", word: state });
+
+/** Ports of web servers; those at others have the label `web`. */
+const WEB = /** @type {Record<number, string>} */ ({ 80: "http", 8080: "http", 443: "https", 8443: "https" });
+
+/** How a browser reaches what a tunnel leads to; empty where that is nothing for a browser. @param {ConnectionInfo} info */
+const schemeOf = ({ labels = {}, rawData }) =>
+  labels.web === undefined ? (WEB[rawData.remotePort] ?? "") : /^https?$/.test(labels.web) ? labels.web : "";
+
+/** The port of a tunnel on this machine, or an empty text. @param {Tunnel} one */
+const portOf = (one) =>
+  one.state === "open" && store.connections.get(one.connection)?.type !== "sshRemoteTunnel"
+    ? (/^(?:127\.0\.0\.1|localhost|\[::1\]):\d+$/.exec(one.address ?? "")?.[0] ?? "")
+    : "";
+
+/** @type {Command} */
+const ADD = {
+  name: "Add a tunnel",
+  actions: ["connection.add"],
+  run: async () => {
+    const found = [...store.types.values()].find((one) => one.usageCategory === "tunnel");
+    const { addConnection } = await import("./hub-add.js");
+    return addConnection("", found?.type);
+  },
+};
+register(ADD);
+
+/** @type {Column<Tunnel>[]} */
+const TUNNEL_COLUMNS = [
+  ["State", "7rem", stateOfTunnel],
+  ["Name", 1.5, (one) => nameOf(one.connection)],
+  ["Listens at", 1, (one) => one.address, "mono"],
+  ["Streams", "5rem", (one) => one.streams || "", "number"],
+  ["Since", "6rem", (one) => ago(one.since), "note"],
+];
+
+/** @param {{path: string[]}} props */
+function Tunnels({ path }) {
+  const { tunnels } = useStore();
+  const { error, again, answer } = useAnswer(() => refresh("tunnels").then(() => "read"), []);
+  const items =
+    answer && [...tunnels.values()].sort((one, other) => (nameOf(one.connection) < nameOf(other.connection) ? -1 : 1));
+  return html`<${Listing} view="tunnels" id="connection" ...${{ path, items, error, again }} columns=${TUNNEL_COLUMNS} begin=${ADD}
+    details=${(one) => html`<${TunnelDetails} one=${one} />`}
+    empty=${["No tunnels yet", "A tunnel makes a port here lead to a service that only a machine can reach, such as its database, and reopens when its link breaks."]} />`;
+}
+
+/** @param {{one: Tunnel}} props */
+function TunnelDetails({ one }) {
+  const { connection } = one;
+  const info = infoOf(connection);
+  const scheme = info && schemeOf(info);
+  const port = portOf(one);
+  const isStopped = one.state === "stopped";
+  const toggle = async () => {
+    await call("/connection/toggle", { connection, state: isStopped });
+    await refresh("tunnels");
+  };
+  return html`<${Details} title=${nameOf(connection)} state=${stateOfTunnel(one)} deeds=${[[isStopped ? "Open" : "Close", "connection.toggle", toggle]]}
+    links=${port && scheme && html`<a class="button" href=${`${scheme}://${port}/`} target="_blank" rel="noopener noreferrer">Open in a new tab</a>`}
+    facts=${[
+      ["Listens at", one.address && html`<code>${text(one.address)}</code>`],
+      ["Since", ago(one.since)],
+      ...(info ? described(info.rawData, store.types.get(info.type)?.schema) : []).map(({ name, said }) => [
+        name,
+        text(said),
+      ]),
+      ["Labels", html`<${Labels} connection=${connection} />`],
+      ["Next attempt", one.nextRetry && html`${ago(one.nextRetry)}, after ${one.retries}`],
+      ["Dialled by", one.relay && text(one.relay)],
+      ["Streams", `${one.streams}${one.waiting ? `, ${one.waiting} wait` : ""}`],
+      ["Received", bytes(one.bytesIn)],
+      ["Sent", bytes(one.bytesOut)],
+      ["Connection", html`<a href=${address("hub", connection)}>in the hub</a>`],
+    ]}>
+    ${port && scheme === "" && html`<p class="note">Not known as a web server: set the label <code>web=http</code> or <code>web=https</code> if it is one.</p>`}
+    ${one.lastError && html`<p class="fault">${text(one.lastError.message)}</p>`}
+  <//>`;
+}
+
+export default { jobs: { component: Jobs }, tunnels: { component: Tunnels } };
