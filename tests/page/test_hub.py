@@ -186,18 +186,20 @@ def test_a_list_is_previewed_imported_and_taken_back(clean_daemon: Daemon, visit
     page.get_by_role("button", name="Import").click()
     dialog = page.get_by_role("dialog")
     inner, gate = "Host inner\n HostName 10.0.0.7\n ProxyJump gate\n", "Host gate\n User jump\n Port 2222\n"
-    config = f"{inner}{gate}Host old\nHost *\n User x\n"
+    rest = "Host old\nMatch user x\n Port 1\nHost * !gate\n User x\n HostName never\n Port 2022\n"
+    config = f"{inner}{gate}{rest}"
     dialog.get_by_label("A list of machines").fill(config)
     assert "2 connections to add; 1 name is there already" in dialog.inner_text()
+    dialog.get_by_text("Line 8: Match is not taken, nor what stands below it.").wait_for()
     dialog.get_by_role("button", name="Add 2 connections").click()
     page.get_by_text("2 connections are added.").wait_for()
     with client_of(clean_daemon) as client:
         found = client.post("/connection/query", connectionFilter="**/inner", categoryFilter="*", typeFilter="*")
         [info] = client.post("/connection/info", connections=found["found"])["infos"]
-        assert info["rawData"]["host"] == "10.0.0.7"
+        assert (info["rawData"]["host"], info["rawData"]["user"]) == ("10.0.0.7", "x"), "the first that says it counts"
         assert info["rawData"]["gateway"] != ""
     # The page asks about the new ones, and could ask about removed ones.
-    for place in ("10.0.0.7", "jump@gate:2222"):
+    for place in ("x@10.0.0.7:2022", "jump@gate:2222"):
         page.get_by_text(place, exact=True).wait_for()
     visitor.settle(page)
     page.get_by_role("button", name="Undo").click()
@@ -399,7 +401,9 @@ def test_the_last_hour_is_plotted(own_daemon: Daemon, visit: Visit) -> None:
 
 def test_a_page_says_that_the_daemon_is_away(own_daemon: Daemon, visitor: Visitor) -> None:
     page = visitor.opened(own_daemon)
-    page.get_by_text("local machine", exact=True).wait_for()
+    loaded = "performance.getEntriesByType('resource').some(one => one.name.endsWith('/connection.js'))"
+    eventually(lambda: page.evaluate(loaded), "the page has all of its modules")
+    visitor.settle(page, "#/hub")
     own_daemon.stop()
     page.get_by_role("main").get_by_text("Connecting …").wait_for()
     page.get_by_text("what is shown may be out of date").wait_for()

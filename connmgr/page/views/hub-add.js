@@ -187,41 +187,55 @@ function readLines(given) {
   return found;
 }
 
-/** @param {string} given @returns {Found} */
+/** As ssh reads it: each block is about the names that its patterns match, and the first that says something counts. @param {string} given @returns {Found} */
 function readConfig(given) {
   /** @type {Found} */
   const found = { entries: [], problems: [] };
-  /** @type {Entry[]} */
-  let open = [];
+  let open = { patterns: ["*"], settings: /** @type {[key: string, value: string][]} */ ([]) };
+  const blocks = [open];
   given.split("\n").forEach((line, index) => {
     const parts = /^\s*(\w+)(?:\s*=\s*|\s+)(.*?)\s*$/.exec(line.replace(/^\s*#.*/, ""));
     if (!parts) return;
     const [, keyword, quoted] = parts;
     const value = quoted.replace(/^"(.*)"$/, "$1");
     const key = keyword.toLowerCase();
-    if (key === "host") {
-      const names = value.split(/\s+/).filter((name) => !/[*?!]/.test(name));
-      open = names.map((name) => ({ name, data: { type: "ssh", host: name } }));
-      found.entries.push(...open);
-    } else if (key === "match") open = [];
-    else {
-      for (const { data } of open) {
-        if (key === "hostname") data.host = value;
+    const refuse = (/** @type {string} */ why) => found.problems.push(`Line ${index + 1}: ${keyword} ${why}`);
+    if (key === "host" || key === "match") {
+      const patterns = key === "host" ? value.split(/\s+/) : [];
+      open = { patterns, settings: [] };
+      blocks.push(open);
+      for (const name of patterns)
+        if (!/[*?!]/.test(name) && !found.entries.some((one) => one.name === name))
+          found.entries.push({ name, data: { type: "ssh" } });
+      if (key === "match") refuse("is not taken, nor what stands below it.");
+    } else if (key === "include") refuse("is not taken: paste that file, too.");
+    else if (key === "proxycommand") refuse("is not taken; ssh reads it from its own file.");
+    else if (key === "proxyjump" && !/^[^,@:]+$/.test(value))
+      refuse(`${text(value)}: only a single name of this list is taken; set the gateway afterwards.`);
+    else open.settings.push([key, value]);
+  });
+  for (const { name, data } of found.entries) {
+    const isIn = (/** @type {string} */ pattern) =>
+      new RegExp(
+        `^${pattern
+          .replace(/[.+^${}()|[\]\\]/g, "\\$&")
+          .replaceAll("*", ".*")
+          .replaceAll("?", ".")}$`,
+      ).test(name);
+    for (const { patterns, settings } of blocks) {
+      if (!patterns.some(isIn) || patterns.some((one) => one[0] === "!" && isIn(one.slice(1)))) continue;
+      for (const [key, value] of settings) {
+        if (key === "hostname") data.host ??= value.replaceAll("%h", name);
         else if (key === "user") data.user ??= value;
         else if (key === "port" && /^\d+$/.test(value)) data.port ??= Number(value);
         else if (key === "identityfile") data.identity ??= { file: value };
         else if (key === "forwardagent") data.forwardAgent ??= value.toLowerCase() === "yes";
+        else if (key === "proxyjump") data.gateway ??= value.toLowerCase() === "none" ? "" : new To(value);
       }
-      if (key === "proxyjump" && value.toLowerCase() !== "none") {
-        if (/^[^,@:]+$/.test(value)) for (const one of open) one.data.gateway = new To(value);
-        else
-          found.problems.push(
-            `Line ${index + 1}: ProxyJump ${text(value)}: only a single name of this list is taken; set the gateway afterwards.`,
-          );
-      } else if (key === "proxycommand")
-        found.problems.push(`Line ${index + 1}: ProxyCommand is not taken; ssh reads it from its own file.`);
     }
-  });
+    data.host ??= name;
+    if (data.gateway === "") delete data.gateway;
+  }
   return found;
 }
 
