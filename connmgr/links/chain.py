@@ -272,7 +272,8 @@ def _hop_in_errors(target: Target, hop: Hop) -> Iterator[None]:
         if isinstance(error, AuthFailed) and hop.id is not None and target.id is not None:
             name = hop.label or target.name or ""
             error.details = {"connection": hop.id, "name": name, **error.details, "opens": target.id}
-        if advice := _ADVICE.get(type(error)):
+        # Without a host no file has the key: it is the connection's hostKey, or revoked.
+        if advice := _ADVICE.get(type(error)) if "host" in error.details else None:
             # The link of a carrier is opened as one of its own, whose error has the advice for that.
             error.message = error.message.removesuffix(" " + advice.format(name=shlex.quote(hop.label)))
         if hop.label and not error.names_hop:

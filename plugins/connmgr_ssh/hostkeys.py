@@ -107,7 +107,8 @@ class HostKeyVerifier:
         if pin.fingerprint != key.fingerprint:
             raise HostKeyChanged(
                 f"The key of {self.name} is not the one that the connection's hostKey names: "
-                f"expected {pin.fingerprint}, got {key.type} {key.fingerprint}. Nothing was sent to the host.",
+                f"expected {pin.fingerprint}, got {key.type} {key.fingerprint}. Nothing was sent to the host. If its "
+                f"administrator confirms the new key, `connmgr edit NAME hostKey={key.fingerprint}` has it accepted.",
                 fingerprint=key.fingerprint,
             )
 

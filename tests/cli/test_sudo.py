@@ -184,7 +184,7 @@ def test_advice_names_the_connection_that_is_stored(
     data = {"type": "ssh", **ssh_fields(places.sshd, "nobody", hostKey=" ".join(other[:2]))}
     clean_connmgr.daemon.client.connection.add("changed", data)
     changed = clean_connmgr("exec", "changed", "--sudo", "--", "id", code=125).errors
-    assert "`connmgr trust --forget changed` forgets the old key" in changed
+    assert "`connmgr edit NAME hostKey=SHA256:" in changed
     empty = clean_connmgr("exec", "host1", "--sudo=", "--", "id", code=125).errors
     assert "no user is named; --sudo alone means root" in empty
 

@@ -118,6 +118,27 @@ def test_a_changed_key_is_forgotten_where_it_stands(connmgr: CommandLine, start_
         known.unlink()
 
 
+def test_no_key_is_forgotten_where_the_connection_s_own_hostkey_is_another(
+    connmgr: CommandLine, start_sshd: StartSshd
+) -> None:
+    """The key in the file is that of the host, and serves other connections and ssh."""
+    server = start_sshd()
+    name = add(connmgr, "pinned", server, f"hostKey=SHA256:{'x' * 43}")
+    known = connmgr.daemon.home / ".ssh" / "known_hosts"
+    known.parent.mkdir(mode=0o700, exist_ok=True)
+    known.write_text(server.known_hosts())
+    try:
+        for words, code in ((("exec", name, "--", "true"), 125), (("trust", "--forget", name), 1)):
+            errors = connmgr(*words, code=code).errors
+            assert f"`connmgr edit NAME hostKey={fingerprint(server)}` has it accepted" in errors
+            assert "trust --forget" not in errors
+        assert known.read_text() == server.known_hosts()
+        connmgr("edit", name, f"hostKey={fingerprint(server)}")
+        assert connmgr("exec", name, "--", "echo in").output == "in\n"
+    finally:
+        known.unlink()
+
+
 def test_the_changed_key_of_a_gateway_is_the_one_forgotten(connmgr: CommandLine, start_sshd: StartSshd) -> None:
     gateway, server = start_sshd(), start_sshd()
     add(connmgr, "gate2", gateway)

@@ -213,7 +213,10 @@ def _forget(client: Client, id: str, label: str) -> Iterator[str]:
         client.connection.refresh(id)
     except ClientError as error:
         if error.code == CHANGED:
-            host = error.details.get("host")
+            if "host" not in error.details:
+                # The key that differs is in no file: it is a connection's hostKey, or revoked. Others are not to blame.
+                raise
+            host = error.details["host"]
     keys = client.hostkey.forget(id, host)
     for key in keys:
         if key.kept:
