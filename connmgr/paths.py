@@ -104,6 +104,18 @@ def auth_file(environ: Mapping[str, str]) -> Path:
     return state_directory(environ) / "auth"
 
 
+def auth_file_elsewhere(auth_file: Path, environ: Mapping[str, str]) -> Path | None:
+    """Return the auth file of this user where sessions have another place for it, if there is one.
+
+    cron, ``su`` and ``sudo`` have no XDG_RUNTIME_DIR, unlike the sessions of a desktop and of ssh.
+    """
+    usual = (
+        state_directory(environ) if environ.get("XDG_RUNTIME_DIR") else Path(f"/run/user/{os.getuid()}", APPLICATION)
+    )
+    other = usual / "auth"
+    return other if other != auth_file and os.path.isfile(other) else None  # noqa: PTH113 - it never raises
+
+
 def socket_of(auth_file: Path, port: int) -> Path:
     """Return the path of the Unix socket of the daemon with this ``auth_file`` and ``port``; both are in its name."""
     return auth_file.with_name(f"{auth_file.name}.{port}.sock")

@@ -190,6 +190,9 @@ def started_on_request(auth_file: Path) -> bool:
     at_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if as_json or not at_terminal or not _is_absent(auth_file):
         return False
+    if paths.auth_file_elsewhere(auth_file, os.environ):
+        # It would be refused, for the other daemon has the vault. The error says where that one is.
+        return False
     if not click.confirm("No daemon runs. Start one in the background?", default=True, err=True):
         return False
     log = paths.state_directory(os.environ) / "daemon.log"

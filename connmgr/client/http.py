@@ -18,6 +18,7 @@ from connmgr.client.credentials import is_token
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
 from connmgr.client.repeat import Remedy, repeated
 from connmgr.client.wire import SWITCHING, Body, BodySender, Headers, Response, WireError
+from connmgr.paths import auth_file_elsewhere
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -292,6 +293,8 @@ class HttpSession:
             raise Unreachable(f"{message} with CONNMGR_AUTH_FILE.", sent=False) from error
         except OSError as error:
             message = f"The auth file {self.auth_file} cannot be read ({error.strerror}): is the daemon running?"
+            if other := auth_file_elsewhere(self.auth_file, os.environ):
+                message += f" A daemon with another XDG_RUNTIME_DIR has {other}: CONNMGR_AUTH_FILE={other} names it."
             raise Unreachable(message, sent=False) from error
 
     def _request(

@@ -49,6 +49,17 @@ def person() -> Iterator[Person]:
             )
 
 
+def test_none_is_offered_where_one_has_its_files_elsewhere(person: Person) -> None:
+    """As in a terminal with XDG_RUNTIME_DIR, when cron or su has started the daemon without it."""
+    elsewhere = person.home / "state" / "connmgr" / "auth"
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.touch()
+    code, shown = finish(person.types("ls"))
+    assert code == 3, shown
+    assert f"has {elsewhere}: CONNMGR_AUTH_FILE={elsewhere} names it." in shown
+    assert QUESTION not in shown
+
+
 def test_yes_starts_a_daemon_of_its_own_session_and_the_command_goes_on(person: Person) -> None:
     terminal = person.types("exec", "local", "--", "echo", "done")
     terminal.expect_exact(QUESTION)
