@@ -151,9 +151,12 @@ class Daemon:
 
 
 @cache
-def spawner(*modules: str) -> Spawner:
-    """Return this process's one spawner that has ``modules`` loaded: a fork costs by the memory that is copied."""
-    made = Spawner(modules)
+def spawner(*modules: str, main: str = "connmgr.__main__") -> Spawner:
+    """Return this process's one spawner that has ``modules`` loaded: a fork costs by the memory that is copied.
+
+    ``main`` is as for :class:`tests.spawner.Spawner`.
+    """
+    made = Spawner(modules, main)
     atexit.register(made.close)
     return made
 

@@ -14,6 +14,7 @@ from connmgr.client import ROOT_CATEGORY
 from tests.daemon import Daemon
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd, privilege_separation
+from tests.spawner import Spawner
 
 PROGRAMS = Path(sys.executable).parent
 HOSTS = ("web1", "web2", "web3", "web4", "web5")
@@ -24,8 +25,11 @@ RUN_SECONDS = 400.0
 class Fleet:
     """The hosts, and a daemon that has a connection to each by its name, in the category ``fleet``.
 
-    The login is the user who runs the tests, with the home directory ``far``.
+    The login is the user who runs the tests, with the home directory ``far``. Programs are forked from ``forks``, if
+    that is set.
     """
+
+    forks: Spawner | None = None
 
     def __init__(self, daemon: Daemon, server: Sshd, far: Path) -> None:
         self.daemon = daemon
@@ -53,28 +57,41 @@ class Fleet:
         self, *argv: str | Path, code: int | None = 0, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a program as :func:`run_with` does."""
-        return run_with(self.daemon, *argv, code=code, environment=environment)
+        return run_with(self.daemon, *argv, code=code, environment=environment, forks=self.forks)
 
 
 def run_with(
-    daemon: Daemon, *argv: str | Path, code: int | None = 0, environment: Mapping[str, str] | None = None
+    daemon: Daemon,
+    *argv: str | Path,
+    code: int | None = 0,
+    environment: Mapping[str, str] | None = None,
+    forks: Spawner | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in the environment of ``daemon``'s user to its end; its exit code must be ``code``."""
-    found = {
+    """Run a program in the environment of ``daemon``'s user to its end; its exit code must be ``code``.
+
+    It is forked from ``forks``, if that is given.
+    """
+    given = {
+        **daemon.environment,
         "PATH": f"{PROGRAMS}{os.pathsep}{daemon.environment['PATH']}",
         "CONNMGR_PORT": daemon.url.rpartition(":")[2],
         "CONNMGR_AUTH_FILE": str(daemon.auth_file),
+        **(environment or {}),
     }
-    done = subprocess.run(
-        argv,
-        cwd=daemon.home,
-        env={**daemon.environment, **found, **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-        check=False,
-    )
+    if forks is not None:
+        program, *words = map(str, argv)
+        ended = forks.run(words, given, daemon.home, b"", RUN_SECONDS, PROGRAMS / program)
+    else:
+        ended = subprocess.run(
+            argv,
+            cwd=daemon.home,
+            env=given,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=RUN_SECONDS,
+            check=False,
+        )
+    done = subprocess.CompletedProcess(argv, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
     shown = f"{argv} exited with {done.returncode}\n{done.stdout[-20_000:]}\n{done.stderr[-20_000:]}"
     assert code in (None, done.returncode), shown
     return done

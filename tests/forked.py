@@ -15,7 +15,7 @@ told, tells = os.pipe()
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as spawner:
     spawner.connect(address)
     cwd = os.getcwd()  # noqa: PTH109 - loading pathlib would take as long as all else
-    words = json.dumps([[program, *arguments], dict(os.environ), cwd, os.umask(0), False, False])
+    words = json.dumps([[program, *arguments], dict(os.environ), cwd, os.umask(0), False, False, False])
     socket.send_fds(spawner, [words.encode()], [0, 1, 2, tells])
     spawner.recv(32)
 for descriptor in (0, 1, 2, tells):

@@ -1,14 +1,16 @@
 """Runs the program by forking a process that has loaded it, since loading takes longer than most tests.
 
-A forked program differs from the installed ``connmgr`` in its command line, as processes are listed, and in the cost
-of its passphrases (tests/derivation.py). Its imports have run before, but they start nothing (tests/test_layering.py),
-and it finds computed what each process computes once (tests/prepared.py, tests/mcp/prepared.py).
+The program is connmgr or another one (tests/ansible/forked.py). A forked one differs from the installed ``connmgr`` in
+its command line, as processes are listed, and in the cost of its passphrases (tests/derivation.py). Its imports have
+run before, but they start nothing (tests/test_layering.py), and it finds computed what each process computes once
+(tests/prepared.py, tests/mcp/prepared.py).
 At the end it waits for its threads and then exits without destroying its modules.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -21,6 +23,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -65,11 +68,25 @@ def forkable(environment: Mapping[str, str]) -> bool:
 class Child:
     """A process started by :class:`Spawner`, with the interface of :class:`subprocess.Popen`."""
 
-    def __init__(self, pid: int, told: int, stdout: int) -> None:
+    def __init__(self, pid: int, told: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self.stdout = os.fdopen(stdout, "rb", buffering=0)
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[bytes] | None = None
+        self.stderr: IO[bytes] | None = None
         self._told: int | None = told
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the pipes to it, and wait for its end."""
+        for stream in (self.stdout, self.stderr, self.stdin):
+            if stream is not None:
+                # What was not yet written when it ended is lost.
+                with suppress(BrokenPipeError):
+                    stream.close()
+        self.wait()
 
     def poll(self) -> int | None:
         """Return :attr:`returncode`, or None while the process runs."""
@@ -112,10 +129,11 @@ class Child:
 class Spawner:
     """The process that has the commands and ``modules`` loaded; it ends with the process that started it.
 
-    ``command`` stands for the program where others start it: a small program that has the spawner fork.
+    ``main`` is the module whose function ``main`` is the program. ``command`` stands for the program where others start
+    it: a small program that has the spawner fork.
     """
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
+    def __init__(self, modules: Sequence[str] = (), main: str = "connmgr.__main__") -> None:
         self._lock = threading.Lock()
         self._directory = tempfile.TemporaryDirectory(prefix="cm-")
         self._address = f"{self._directory.name}/socket"
@@ -123,8 +141,8 @@ class Spawner:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             listening.bind(self._address)
             listening.listen()
-            argv = [sys.executable, "-m", "tests.spawner", str(listening.fileno()), *modules]
-            environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+            argv = [sys.executable, "-m", "tests.spawner", str(listening.fileno()), main, *modules]
+            environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": self._directory.name}
             self._process = subprocess.Popen(
                 argv, cwd=ROOT, env=environment, pass_fds=[listening.fileno()], stdin=subprocess.PIPE
             )
@@ -141,21 +159,69 @@ class Spawner:
         program: Path = PROGRAM,
     ) -> Child:
         """Start the program with ``arguments``, its output in :attr:`Child.stdout`; it believes to be ``program``."""
-        told, tells = os.pipe()
         reads, stdout = os.pipe()
+        try:
+            child = self._forked([str(program), *arguments], environment, cwd, (stdin, stdout, stderr), new_session)
+        except BaseException:
+            os.close(reads)
+            raise
+        finally:
+            os.close(stdout)
+        child.stdout = os.fdopen(reads, "rb", buffering=0)
+        return child
+
+    def begin(
+        self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, stdin: int = subprocess.PIPE
+    ) -> Child:
+        """Start the program with pipes as the streams of :class:`Child`; another ``stdin`` is a descriptor."""
+        pipes = [os.pipe() for _ in range(3)]
+        (reads, feeds), (said, stdout), (told, stderr) = pipes
+        given = reads if stdin == subprocess.PIPE else stdin
+        try:
+            child = self._forked([str(PROGRAM), *arguments], environment, cwd, (given, stdout, stderr))
+        except BaseException:
+            for descriptor in (feeds, said, told):
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in (reads, stdout, stderr):
+                os.close(descriptor)
+        child.stdout, child.stderr = os.fdopen(said, "rb"), os.fdopen(told, "rb")
+        if stdin == subprocess.PIPE:
+            child.stdin = os.fdopen(feeds, "wb")
+        else:
+            os.close(feeds)
+        return child
+
+    def start_on(self, terminal: int, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path) -> Child:
+        """Start the program as the leader of a session whose terminal, and standard streams, are ``terminal``."""
+        return self._forked([str(PROGRAM), *arguments], environment, cwd, (terminal,) * 3, on_terminal=True)
+
+    def _forked(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        streams: tuple[int, int, int],
+        new_session: bool = False,
+        on_terminal: bool = False,
+    ) -> Child:
+        told, tells = os.pipe()
         try:
             with self._lock, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
                 asking.connect(self._address)
                 mask = os.umask(0o077)
                 os.umask(mask)
-                options = [mask, new_session, is_cost_lowered()]
-                words = json.dumps([[str(program), *arguments], dict(environment), str(cwd), *options]).encode()
-                socket.send_fds(asking, [words], [stdin, stdout, stderr, tells])
+                options = [mask, new_session, is_cost_lowered(), on_terminal]
+                request = json.dumps([list(words), dict(environment), str(cwd), *options]).encode()
+                socket.send_fds(asking, [request], [*streams, tells])
                 pid = int(asking.recv(32))
+        except BaseException:
+            os.close(told)
+            raise
         finally:
             os.close(tells)
-            os.close(stdout)
-        return Child(pid, told, reads)
+        return Child(pid, told)
 
     def run(
         self,
@@ -178,6 +244,7 @@ class Spawner:
             os.close(stdin)
             os.close(stderr)
         deadline = time.monotonic() + timeout
+        assert child.stdout is not None
         with child.stdout, os.fdopen(errors, "rb", buffering=0) as told, os.fdopen(feeds, "wb", buffering=0) as feed:
             try:
                 said = _exchange(feed, content, [child.stdout, told], deadline)
@@ -324,13 +391,16 @@ def _become(
     mask: int,
     new_session: bool,
     cost_lowered: bool,
+    on_terminal: bool,
     stdin: int,
     stdout: int,
     stderr: int,
 ) -> None:
     """Give this process the state of a new one that is about to run the program."""
-    if new_session:
+    if new_session or on_terminal:
         os.setsid()
+    if on_terminal:
+        fcntl.ioctl(stdin, termios.TIOCSCTTY, 0)
     if cost_lowered:
         lower_cost()
     for target, source in enumerate((stdin, stdout, stderr)):
@@ -350,11 +420,10 @@ def _become(
 
 if __name__ == "__main__":
     end = _End()
+    program = sys.argv[2]
     main()
-    from connmgr.__main__ import main as run
-
     try:
-        run()
+        sys.modules[program].main()
     except SystemExit as left:
         end.code = left.code if isinstance(left.code, int) else int(left.code is not None)
         raise

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ansible.ways import FORKED
+from tests.daemon import spawner
 from tests.fleet import Fleet, running_fleet
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 
@@ -20,4 +22,5 @@ def fleet() -> Iterator[Fleet]:
         tempfile.TemporaryDirectory(prefix="cm-", ignore_cleanup_errors=True) as directory,
         running_fleet(Path(directory)) as fleet,
     ):
+        fleet.forks = spawner(main=FORKED)
         yield fleet

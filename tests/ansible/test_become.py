@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.ansible.ways import FORKED
 from tests.conftest import StartDaemon
-from tests.daemon import Daemon
+from tests.daemon import Daemon, spawner
 from tests.fleet import hosts_of, run_with
 from tests.plugins.machine import Inhabitant, Machine
 from tests.plugins.places import Places, ssh_fields
@@ -37,7 +38,9 @@ def _ansible(daemon: Daemon, password: str, *arguments: str, code: int = 0, **va
     python = {"ansible_python_interpreter": "/usr/bin/python3"}
     over = {"ansible_connection": "connmgr.connmgr.connmgr", "ansible_become_password": f"'{password}'"}
     inventory.write_text(hosts_of(["web"], **over, **python, **variables))
-    done = run_with(daemon, "ansible", "-i", str(inventory), "web", "-b", *arguments, code=code)
+    done = run_with(
+        daemon, "ansible", "-i", str(inventory), "web", "-b", *arguments, code=code, forks=spawner(main=FORKED)
+    )
     return done.stdout + done.stderr
 
 

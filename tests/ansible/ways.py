@@ -15,6 +15,9 @@ SITE = Path(__file__).parent / "playbooks" / "site.yml"
 
 DAEMON, SSH = "daemon", "ssh"
 
+FORKED = "tests.ansible.forked"
+"""The module of Ansible's programs that are forked."""
+
 
 def sources(directory: Path, large: int = 0) -> Path:
     """Create the files that the playbook copies, one of them of ``large`` MiB."""

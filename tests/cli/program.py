@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import struct
 import subprocess
-from collections.abc import Mapping
+import termios
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pexpect
+from ptyprocess import PtyProcess
 
 from tests.daemon import Daemon, spawner
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.plugins.sshd import Sshd
-from tests.spawner import PROGRAM, SERVER, forkable
+from tests.spawner import PROGRAM, SERVER, Child, Spawner, forkable
 
 DIRECTORY = PROGRAM.parent
 SERVER_COMMANDS = frozenset({"api-key", "audit", "doctor", "import-ssh-config", "plugins", "serve", "vault"})
@@ -42,6 +47,11 @@ class Done:
         return json.loads(self.stdout)
 
 
+def spawner_of(arguments: Collection[str]) -> Spawner:
+    """Return the spawner that has loaded what the command of ``arguments`` needs."""
+    return spawner(*SERVER) if SERVER_COMMANDS.intersection(arguments) else spawner()
+
+
 def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"", program: Path = PROGRAM) -> Done:
     """Run the program in the home directory of ``environment`` to its end, without a terminal.
 
@@ -49,9 +59,8 @@ def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"
     """
     content = stdin.encode() if isinstance(stdin, str) else stdin
     if forkable(environment):
-        modules = SERVER if SERVER_COMMANDS.intersection(arguments) else ()
         home = Path(environment["HOME"])
-        done = spawner(*modules).run(arguments, environment, home, content, DEADLINE_SECONDS, program)
+        done = spawner_of(arguments).run(arguments, environment, home, content, DEADLINE_SECONDS, program)
     else:
         done = subprocess.run(
             [PROGRAM, *arguments],
@@ -95,9 +104,14 @@ class CommandLine:
         assert code in (None, done.code), f"connmgr {arguments} exited with {done.code}\n{done.stdout!r}\n{done.errors}"
         return done
 
+    def begin(self, *arguments: str, stdin: int = subprocess.PIPE) -> Child:
+        """Start the program in its user's home with pipes as its streams; another ``stdin`` is a descriptor."""
+        return spawner_of(arguments).begin(arguments, self.environment, self.daemon.home, stdin)
+
     def on_terminal(self, *arguments: str, program: str = "connmgr", columns: int = 120) -> pexpect.spawn:
         """Start the program, or another ``program``, on a new terminal."""
-        return pexpect.spawn(
+        forked = program == "connmgr" and forkable(self.environment)
+        return (_Forked if forked else pexpect.spawn)(
             str(DIRECTORY / program) if program == "connmgr" else program,
             list(arguments),
             env=self.environment,
@@ -112,6 +126,45 @@ class CommandLine:
         key = " ".join(server.host_keys[0].with_suffix(".pub").read_text().split()[:2])
         data = [f"port={server.port}", f"user={server.user}", f"identity.file={server.client_key}", f"hostKey={key}"]
         return self("add", "ssh", name, "host=127.0.0.1", *data, *fields).output.strip()
+
+
+class _Forked(pexpect.spawn):
+    """The program on a new terminal, forked as :func:`run` does."""
+
+    def _spawnpty(self, args: list[bytes], **options: Any) -> PtyProcess:
+        arguments = [os.fsdecode(word) for word in args[1:]]
+        main, other = os.openpty()
+        try:
+            fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", *options["dimensions"], 0, 0))
+            child = spawner_of(arguments).start_on(other, arguments, options["env"], Path(options["cwd"]))
+        finally:
+            os.close(other)
+        eventually(
+            lambda: os.tcgetpgrp(main) == child.pid or child.poll() is not None,
+            "Ctrl-C on the terminal would not reach the program",
+        )
+        return _ForkedProcess(child, main)
+
+
+class _ForkedProcess(PtyProcess):
+    """What pexpect asks about a process, of one that is a child of the spawner."""
+
+    def __init__(self, child: Child, terminal: int) -> None:
+        super().__init__(child.pid, terminal)
+        self._child = child
+
+    def isalive(self) -> bool:
+        code = self._child.poll()
+        if code is None:
+            return True
+        self.terminated = True
+        self.exitstatus, self.signalstatus = (code, None) if code >= 0 else (None, -code)
+        return False
+
+    def wait(self) -> int | None:
+        self._child.wait()
+        self.isalive()
+        return self.exitstatus
 
 
 def finish(terminal: pexpect.spawn) -> tuple[int | None, str]:

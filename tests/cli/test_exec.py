@@ -16,7 +16,7 @@ from connmgr.cli.exits import NOT_RUN
 from connmgr.cli.progress import QUIET_SECONDS
 from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd
-from tests.cli.program import DIRECTORY, CommandLine, finish
+from tests.cli.program import CommandLine, finish
 from tests.conftest import StartDaemon
 from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.processes import await_ends
@@ -176,15 +176,9 @@ def test_output_appears_as_it_is_printed_both_streams_apart(connmgr: CommandLine
     gates = [tmp_path / "first", tmp_path / "second"]
     waits = [f"while [ ! -e {gate} ]; do sleep 0.01; done" for gate in gates]
     command = rf"printf 'one\377'; {waits[0]}; printf two >&2; {waits[1]}; echo three; exit 7"
-    process = subprocess.Popen(
-        [DIRECTORY / "connmgr", "exec", "local", "--", command],
-        env=connmgr.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout
-    assert process.stderr
-    with process:
+    with connmgr.begin("exec", "local", "--", command) as process:
+        assert process.stdout
+        assert process.stderr
         assert process.stdout.read(4) == b"one\xff"
         gates[0].touch()
         assert process.stderr.read(3) == b"two"
@@ -228,22 +222,14 @@ def test_a_terminal_shows_how_long_a_silent_command_takes_until_it_prints(connmg
 
 
 def test_a_terminal_shows_that_a_command_waits_for_another_one(connmgr: CommandLine, gate: Path) -> None:
-    with subprocess.Popen(
-        [DIRECTORY / "connmgr", "exec", "local", "--", f"echo begun; cat {gate}; true"],
-        env=connmgr.environment,
-        stdout=subprocess.PIPE,
-    ) as first:
+    with connmgr.begin("exec", "local", "--", f"echo begun; cat {gate}; true") as first:
         assert first.stdout
         assert first.stdout.readline() == b"begun\n"
         terminal = connmgr.on_terminal("exec", "local", "--", "echo done")
         try:
             terminal.expect(r"local: waiting for `echo begun; cat .* of connmgr, running for \d+ s in this shell")
-            piped = subprocess.Popen(
-                [DIRECTORY / "connmgr", "exec", "local", "--", "echo piped"],
-                env=connmgr.environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
+            piped = connmgr.begin("exec", "local", "--", "echo piped")
+            assert piped.stdout
             assert piped.stderr
             told = piped.stderr.readline().decode()
         finally:
@@ -253,16 +239,13 @@ def test_a_terminal_shows_that_a_command_waits_for_another_one(connmgr: CommandL
             r"connmgr: local: waiting for `echo begun; cat .* of connmgr, running for \d+ s in this shell\n",
             told,
         )
-        assert piped.communicate(timeout=DEADLINE_SECONDS) == (b"piped\n", b"")
+        with piped:
+            assert (piped.stdout.read(), piped.stderr.read()) == (b"piped\n", b"")
 
 
 def test_ctrl_c_of_a_waiting_command_leaves_no_trace(connmgr: CommandLine, tmp_path: Path, gate: Path) -> None:
     trace = tmp_path / "trace"
-    with subprocess.Popen(
-        [DIRECTORY / "connmgr", "exec", "local", "--", f"echo begun; cat {gate}; true"],
-        env=connmgr.environment,
-        stdout=subprocess.PIPE,
-    ) as first:
+    with connmgr.begin("exec", "local", "--", f"echo begun; cat {gate}; true") as first:
         assert first.stdout
         assert first.stdout.readline() == b"begun\n"
         terminal = connmgr.on_terminal("exec", "local", "--", f"touch {trace}")
@@ -301,10 +284,10 @@ def test_ctrl_c_kills_the_command_and_leaves_what_it_had_printed(connmgr: Comman
 def test_a_killed_client_kills_the_command(connmgr: CommandLine, tmp_path: Path, number: signal.Signals) -> None:
     mark = tmp_path / "pid"
     command = f"echo $BASHPID > {mark}.new; mv {mark}.new {mark}; sleep 99"
-    process = subprocess.Popen([DIRECTORY / "connmgr", "exec", "local", "--", command], env=connmgr.environment)
-    eventually(mark.exists, "the command has not begun")
-    process.send_signal(number)
-    assert process.wait(30) != 0
+    with connmgr.begin("exec", "local", "--", command) as process:
+        eventually(mark.exists, "the command has not begun")
+        process.send_signal(number)
+        assert process.wait(DEADLINE_SECONDS) != 0
     await_ends(int(mark.read_text()))
 
 

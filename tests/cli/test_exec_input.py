@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import tarfile
 import threading
@@ -26,14 +27,7 @@ BINARY = bytes(range(256)) * 4096
 @contextmanager
 def begun(connmgr: CommandLine, *words: str, stdin: int | IO[bytes] = subprocess.PIPE) -> Iterator[Any]:
     """Run the program with a standard input of its own, and kill it if it does not end in time."""
-    with subprocess.Popen(
-        [DIRECTORY / "connmgr", *words],
-        env=connmgr.environment,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=connmgr.daemon.home,
-    ) as process:
+    with connmgr.begin(*words, stdin=stdin if isinstance(stdin, int) else stdin.fileno()) as process:
         killer = threading.Timer(DEADLINE_SECONDS, process.kill)
         killer.start()
         try:
@@ -65,7 +59,7 @@ def test_a_file_a_socket_and_a_device_too(connmgr: CommandLine, tmp_path: Path) 
         assert int(ended(process)[1]) == len(BINARY)
     with Path("/dev/zero").open("rb") as zero, begun(connmgr, "exec", "local", "head -c 5", stdin=zero) as process:
         assert ended(process) == (0, bytes(5), b"")
-    with begun(connmgr, "exec", "local", "cat", stdin=subprocess.DEVNULL) as process:
+    with Path(os.devnull).open("rb") as null, begun(connmgr, "exec", "local", "cat", stdin=null) as process:
         assert ended(process) == (0, b"", b"")
 
 
@@ -113,7 +107,11 @@ def test_tar_passes_both_ways(connmgr: CommandLine, tmp_path: Path) -> None:
 
 def test_the_client_s_memory_is_bounded(connmgr: CommandLine) -> None:
     """200 MiB, of which the program keeps nothing: its largest memory ever is that of Python and a few pieces."""
-    with begun(connmgr, "exec", "local", "cat >/dev/null") as process:
+    # A forked one would have the memory of the tests.
+    argv = [DIRECTORY / "connmgr", "exec", "local", "cat >/dev/null"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(argv, env=connmgr.environment, cwd=connmgr.daemon.home, **pipes) as process:
+        assert process.stdin is not None
         for _ in range(200):
             process.stdin.write(bytes(MEBIBYTE))
         process.stdin.flush()

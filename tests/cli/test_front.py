@@ -19,8 +19,10 @@ from connmgr.cli.front import plain, plain_copy
 from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd, lose_links
 from tests.cli.program import DIRECTORY, CommandLine, finish
+from tests.daemon import spawner
 from tests.deadlines import DEADLINE_SECONDS
 from tests.processes import await_ends
+from tests.spawner import forkable
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -31,19 +33,13 @@ WHOLE = (
     "import sys; from connmgr.cli import front; front._plainest = lambda _: None; sys.argv[0] = 'connmgr'; "
     "from connmgr.__main__ import main; main()",
 )
-"""The command line without its front."""
+"""The command line without its front; tests.cli.without_front makes it of a forked one."""
 
 
 def _done(program: tuple[str, ...], environment: Mapping[str, str], words: tuple[str, ...], stdin: bytes) -> object:
-    done = subprocess.run(
-        [*program, *words],
-        input=stdin,
-        capture_output=True,
-        env=environment,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-        start_new_session=True,
-    )
+    forks = spawner() if program is FRONT else spawner("tests.cli.without_front")
+    assert forkable(environment)
+    done = forks.run(words, environment, Path.cwd(), stdin, DEADLINE_SECONDS)
     # bash counts the lines of all commands of its life.
     return done.returncode, done.stdout, re.sub(rb"line \d+:", b"line N:", done.stderr)
 
