@@ -11,6 +11,7 @@ from connmgr.contract.message import message_of
 from connmgr.contract.tunnel import TunnelFault, TunnelInfo, TunnelQueryRequest, TunnelQueryResponse
 from connmgr.plugin import Tunnel
 from connmgr.tunnels.table import WANTED
+from connmgr.tunnels.tunnel import TunnelStatus
 from connmgr.vault import Connection
 
 group = Group("tunnel", "The states of tunnels, which `/connection/toggle` opens and keeps open.")
@@ -47,23 +48,24 @@ group = Group("tunnel", "The states of tunnels, which `/connection/toggle` opens
 def query(request: TunnelQueryRequest) -> TunnelQueryResponse:
     """Describe tunnels: their state, where they listen, and what they have carried since they were toggled."""
     connections = services().vault.connections
-    if request.connections is not None:
-        tunnels = connections.infos(request.connections)
-        for tunnel in tunnels:
-            if not _is_tunnel(tunnel.type):
-                raise errors.NotToggleable(f"A connection of type {tunnel.type} is not a tunnel.")
-    else:
+    ids = request.connections
+    if ids is None:
         ids = [connection.id for connection in connections.listed() if _is_tunnel(connection.type)]
-        tunnels = connections.infos(services().authorisation.visible(caller(), ids))
-    return TunnelQueryResponse(tunnels=[_info(tunnel) for tunnel in tunnels])
+        ids = services().authorisation.visible(caller(), ids)
+    # Before the vault is read: a tunnel that ends with its token is first noted there as not wanted, and then closed.
+    states = {id: services().tunnels.status(id) for id in ids}
+    tunnels = connections.infos(ids)
+    for tunnel in tunnels:
+        if not _is_tunnel(tunnel.type):
+            raise errors.NotToggleable(f"A connection of type {tunnel.type} is not a tunnel.")
+    return TunnelQueryResponse(tunnels=[_info(tunnel, states[tunnel.id]) for tunnel in tunnels])
 
 
 def _is_tunnel(type: str) -> bool:
     return any(entry.type.name == type and isinstance(entry.type, Tunnel) for entry in services().registry)
 
 
-def _info(connection: Connection) -> TunnelInfo:
-    status = services().tunnels.status(connection.id)
+def _info(connection: Connection, status: TunnelStatus) -> TunnelInfo:
     failure = status.last_error
     return message_of(
         TunnelInfo,

@@ -91,6 +91,8 @@ class Tunnels:
         self._loop = Loop("tunnels")
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
+        # Stored tunnels that are being closed: their ports may still be open.
+        self._ending: dict[str, LiveTunnel] = {}
         self._looking = self._closed = False
 
     def start(
@@ -175,10 +177,16 @@ class Tunnels:
     def cancel(self, ids: Collection[str], timeout: float = RELEASE_SECONDS) -> None:
         """Close tunnels, and wait for ``timeout`` seconds until their ports and links are released."""
         with self._lock:
-            entries = [entry for id in ids if (entry := self._entries.pop(id, None)) is not None]
+            entries = {id: entry for id in ids if (entry := self._entries.pop(id, None)) is not None}
+            ending = {id: entry.tunnel for id, entry in entries.items() if entry.tunnel is not None}
+            self._ending |= {id: tunnel for id, tunnel in ending.items() if not entries[id].is_forward}
         deadline = Deadline(timeout)
-        for released in [entry.tunnel.stop() for entry in entries if entry.tunnel is not None]:
+        for released in [tunnel.stop() for tunnel in ending.values()]:
             released.wait(deadline.left())
+        with self._lock:
+            for id, tunnel in ending.items():
+                if self._ending.get(id) is tunnel:
+                    del self._ending[id]
 
     def stop(self, id: str) -> None:
         """Close the tunnel ``id``; return when its port and its link are released.
@@ -191,10 +199,14 @@ class Tunnels:
         self.cancel([id])
 
     def status(self, id: str) -> TunnelStatus:
-        """Return the state of the tunnel ``id``."""
+        """Return the state of the tunnel ``id``; one that is being closed is stopped when its port is closed."""
         with self._lock:
-            entry = self._entries.get(id)
-        return TunnelStatus(STOPPED) if entry is None else entry.status
+            entry, ending = self._entries.get(id), self._ending.get(id)
+        if entry is not None:
+            return entry.status
+        if ending is not None and (status := ending.status).state != STOPPED:
+            return status
+        return TunnelStatus(STOPPED)
 
     def probe(self, via: str, access: Access) -> None:
         """Open the route of a tunnel through the connection ``via`` as a test; raise ConnmgrError if that fails."""

@@ -438,7 +438,6 @@ class LiveTunnel:
 
     def _opened(self, route: Route) -> None:
         self._attempting = False
-        self.attempted.set()
         if self._stopped:
             self._loop.work(route.close)
             return
@@ -446,6 +445,8 @@ class LiveTunnel:
         # its link may already carry nothing.
         self._route, self.failure = route, None
         self._status = TunnelStatus(OPEN, route.address, _now(), relay=route.relay.program if route.relay else None)
+        # After the state: who has waited for the attempt asks for it, and for the address of a port of the remote host.
+        self.attempted.set()
         self._changed(self.status)
         if route.listener is not None:
             RemotePort(self._loop, route.listener, self._to, partial(self._take_here, route))
