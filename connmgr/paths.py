@@ -31,9 +31,10 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a file of ours is made: never the file, or the target of a link, that somebody has put in its place."""
 
 
-def replace_file(path: Path, content: bytes, *, is_durable: bool = True) -> None:
-    """Replace the content of ``path``, mode 0600, whole or not at all; what ``is_durable`` survives a loss of power.
+def write_file(path: Path, content: bytes, *, replaces: bool = True, is_durable: bool = True) -> None:
+    """Write ``content`` to ``path``, mode 0600, whole or not at all; what ``is_durable`` survives a loss of power.
 
+    :raises FileExistsError: the file exists, and ``replaces`` is False.
     :raises OSError: it cannot be written; the earlier content is still there.
     """
     fresh = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
@@ -42,9 +43,15 @@ def replace_file(path: Path, content: bytes, *, is_durable: bool = True) -> None
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             if is_durable:
+                # Before the rename: after a power cut the name could otherwise belong to an empty file.
                 file.flush()
                 os.fsync(descriptor)
-        fresh.replace(path)
+        if replaces:
+            fresh.replace(path)
+        else:
+            # Unlike a rename, a link never replaces a file that appeared meanwhile.
+            os.link(fresh, path)
+            fresh.unlink()
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise

@@ -21,9 +21,7 @@ from connmgr.contract.category import (
 )
 from connmgr.contract.message import message_of
 from connmgr.rights.actions import Action, changes_categories, draws_default_sudo_password
-
-ROOT = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
-DEFAULT = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
+from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT
 
 ADD = Action("category.add", limits=[changes_categories])
 
@@ -44,7 +42,7 @@ group = Group("category", "The tree of categories that connections are sorted in
         "infos": [
             {
                 "category": DEFAULT,
-                "parentCategory": ROOT,
+                "parentCategory": ALL_CONNECTIONS,
                 "name": ["all connections", "default"],
                 "lastUsed": "2025-01-31T08:15:00.000000Z",
                 "lastModified": "2025-01-30T17:02:11.493021Z",
@@ -67,7 +65,7 @@ def info(request: CategoryInfoRequest) -> CategoryInfoResponse:
     audited=False,
     raises=[errors.IntegrityError],
     example={"filter": "*"},
-    answer={"found": [ROOT, DEFAULT]},
+    answer={"found": [ALL_CONNECTIONS, DEFAULT]},
 )
 def query(request: CategoryQueryRequest) -> CategoryQueryResponse:
     """Find categories by their path. Filters are as in `/connection/query`."""
@@ -80,7 +78,7 @@ def query(request: CategoryQueryRequest) -> CategoryQueryResponse:
     action=ADD,
     about=("name", "parent"),
     raises=[errors.UnknownCategory, errors.IntegrityError],
-    example={"name": "customers", "parent": ROOT},
+    example={"name": "customers", "parent": ALL_CONNECTIONS},
     answer={"category": "f1d9c3a8-7a55-4a2e-8f7e-1d0b5e2c6a90"},
 )
 def add(request: CategoryAddRequest) -> CategoryAddResponse:

@@ -580,7 +580,7 @@ def _keep_temporary(name: str, data: ConnectionData) -> tuple[str, bool]:
         raise errors.InvalidRequest("data: A temporary connection cannot run over another one; store it.")
     temporary = services().vault.connections.temporary
     visible = set(services().authorisation.visible(caller(), temporary.ids))
-    return services().vault.connections.temporary.add(
+    return temporary.add(
         name,
         data.kind.name,
         data.sealed,

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Protocol
 from connmgr.audit.entry import CommandText, entry_of, moment
 from connmgr.contract.message import time_from_json
 from connmgr.errors import AuditUnavailable, ConnmgrError, IntegrityError, StartupError, VaultUnavailable
-from connmgr.paths import replace_file
+from connmgr.paths import write_file
 from connmgr.vault.anchors import Anchor, Anchors
 from connmgr.vault.backends import sync_directory
 from connmgr.vault.database import Database
@@ -130,7 +130,7 @@ class HashChain:
         return f"{self.hash(f'anchored {log} {seq}'.encode())} {log} {seq}\n".encode()
 
 
-def open_chain(principals: Principals, database: Database) -> tuple[HashChain, Anchors]:
+def chain_and_anchors(principals: Principals, database: Database) -> tuple[HashChain, Anchors]:
     """Return the chain and the anchors of a vault's logs, under keys that rotations of its key do not change."""
     chain, anchors = (principals.lasting_key(purpose) for purpose in (b"connmgr.chain", b"connmgr.anchors"))
     return HashChain(chain), Anchors(database, anchors)
@@ -254,7 +254,7 @@ class AuditLog:
                     self._anchored = now.seq
                     self._remove_oldest(now.first)
                     # Not durable: a note that a power failure takes back tells less, and nothing wrong.
-                    replace_file(note_of(self.path), self.chain.note(now.log, now.seq), is_durable=False)
+                    write_file(note_of(self.path), self.chain.note(now.log, now.seq), is_durable=False)
                 self._adrift = False
             except (OSError, ConnmgrError) as error:
                 if not self._adrift:

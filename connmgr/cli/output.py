@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from connmgr.cli.exits import Failure
+from connmgr.paths import write_file
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -155,9 +156,6 @@ def in_units(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 def check_new(path: Path, *, force: bool) -> None:
     """Check that :func:`write_private` may write ``path``, before what it shall contain is made.
 
@@ -175,30 +173,13 @@ def check_new(path: Path, *, force: bool) -> None:
         raise Failure(f"{path} is not a regular file, and is not overwritten: choose another file.")
 
 
-def write_private(path: Path, text: str, *, replace: bool = True) -> None:
-    """Write ``text`` to ``path`` atomically, with mode 0600; missing directories are created.
+def write_private(path: Path, text: str, *, replaces: bool = True) -> None:
+    """Write ``text`` to ``path`` as :func:`connmgr.paths.write_file` does; missing directories are created.
 
     :raises Failure: it cannot be written, or exists although it is not to be replaced.
     """
-    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # O_EXCL and O_NOFOLLOW: in a directory such as /tmp somebody else may have put a link there.
-        descriptor = os.open(draft, CREATE, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                # Before the rename: after a power cut the name could otherwise belong to an empty file.
-                file.flush()
-                os.fsync(descriptor)
-            if replace:
-                draft.replace(path)
-            else:
-                # Unlike a rename, a link never replaces a file that appeared meanwhile.
-                os.link(draft, path)
-                draft.unlink()
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        write_file(path, text.encode(), replaces=replaces)
     except OSError as error:
         raise Failure(f"{path} cannot be written: {error.strerror}") from error

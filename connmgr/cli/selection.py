@@ -476,11 +476,6 @@ def _failed(lines: Iterable[str]) -> Iterator[str]:
 INFOS_PER_REQUEST = 2000
 
 
-def infos_of_type(client: Client, kind: str) -> list[dict[str, Any]]:
-    """Return the daemon's descriptions of the connections of a type."""
-    return infos_of(client, client.connection.query(type=kind))
-
-
 def infos_of(client: Client, ids: list[str], **more: bool) -> list[dict[str, Any]]:
     """Return the daemon's descriptions of connections; ``more`` are options of `/connection/info`."""
     parts = [ids[start : start + INFOS_PER_REQUEST] for start in range(0, len(ids), INFOS_PER_REQUEST)]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from connmgr import __version__
 from connmgr.errors import StartupError
-from connmgr.paths import CREATE, Whereabouts, daemon_file_of, read_daemon_file, replace_file, socket_of
+from connmgr.paths import CREATE, Whereabouts, daemon_file_of, read_daemon_file, socket_of, write_file
 from connmgr.processes import is_trusted, is_unmapped, start_of
 from connmgr.secrets.vault_key import EncryptedKeyFile, KeyFile, Keyring, KeyStore
 from connmgr.settings import Settings
@@ -88,7 +88,7 @@ def replace_private(path: Path, text: str) -> None:
     :raises StartupError: it cannot be written.
     """
     try:
-        replace_file(path, text.encode())
+        write_file(path, text.encode())
     except OSError as error:
         raise StartupError(f"The file {path} cannot be written: {error.strerror}.") from error
 

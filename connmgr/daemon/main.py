@@ -88,7 +88,7 @@ def serve(settings: Settings) -> None:
         services = open_services(settings, vault, registry, auth_file, stop, cleanup)
         server = _open_server(services, bound, socket_file.bound)
         cleanup.callback(server.shut_down)
-        stop.wake = server.wake
+        stop.wake = server.pull_trigger
         # A client of a control socket passes its own signal on to the process that answers there (mux.c of OpenSSH).
         signal.signal(signal.SIGWINCH, lambda *_: services.sockets.resized())
         services.tunnels.resume()
@@ -176,7 +176,7 @@ def _finish(server: Server, services: Services) -> None:
         services.terminals.close(CLOSE_SECONDS)
         services.shells.close(CLOSE_SECONDS)
         closed.set()
-        server.wake()
+        server.pull_trigger()
 
     threading.Thread(target=close, name="close-shells", daemon=True).start()
     server.run(until=lambda: closed.is_set() and not server.busy, timeout=CLOSE_SECONDS)

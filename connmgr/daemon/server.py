@@ -178,11 +178,8 @@ class Server(TcpWSGIServer):
         # poll(2) counts whole milliseconds; rounded down, the last one would be spent awake.
         return math.ceil((min(ends) - now) * 1000) / 1000 if ends else POLL_SECONDS
 
-    def wake(self) -> None:
-        """End a wait in :meth:`run`; safe in a signal handler and in any thread, at any time."""
-        self.pull_trigger()
-
     def pull_trigger(self) -> None:
+        """End a wait in :meth:`run`; safe in a signal handler and in any thread, at any time."""
         with self._waking:
             # Guards against writing to a descriptor number that was reused.
             if not self._shut_down:

@@ -16,7 +16,7 @@ from connmgr.api.page_files import PageFiles
 from connmgr.api.record import ENDED, REQUIRED
 from connmgr.api.services import Counts, LargeAnswers, RequestSlots, Services
 from connmgr.audit.entry import CommandText, SubjectNames
-from connmgr.audit.log import FILE_NAME, AuditLog, open_chain
+from connmgr.audit.log import FILE_NAME, AuditLog, chain_and_anchors
 from connmgr.daemon.ending import Ending
 from connmgr.daemon.files import AuthFile, read_api_key, read_metrics_token, replace_private
 from connmgr.daemon.process import CLOSE_SECONDS, Stop
@@ -98,7 +98,7 @@ class _Wiring:
         self.names = SubjectNames(vault)
         self.audit = AuditLog(
             settings.data_dir / FILE_NAME,
-            *open_chain(vault.principals, vault.database),
+            *chain_and_anchors(vault.principals, vault.database),
             vault.audit_mac,
             text=CommandText(
                 tokens=settings.audit_token_commands == TOKEN_TEXT,

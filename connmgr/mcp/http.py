@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.client.credentials import TOKEN_PREFIX
 from connmgr.mcp.agents import MAX_REQUESTS_OF_TOKEN, Agents, Build, ConnectedAgent, TooManyAgentsError, owner_of
-from connmgr.mcp.server import build
+from connmgr.mcp.server import BridgeServer
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
@@ -346,7 +346,7 @@ async def serve(
     client: Callable[[str], Client],
     ready: Callable[[], None],
     only: str | None = None,
-    build: Build = build,
+    build: Build = BridgeServer,
 ) -> None:
     """Serve agents on a socket until SIGINT or SIGTERM; call ``ready`` once these signals end it cleanly.
 

@@ -105,9 +105,13 @@ def change_setting(
 
 
 class BridgeServer(MCPServer):
-    """A server whose resources are the systems at the time of listing."""
+    """The server of a bridge, whose resources are the systems at the time of listing.
 
-    def __init__(self, bridge: Bridge, approver: Approver | None) -> None:
+    ``approver`` carries out the decisions of a person in front of the agent.
+    """
+
+    def __init__(self, bridge: Bridge, approver: Approver | None = None) -> None:
+        # The daemon is asked for the saved commands.
         tools = [*TOOLS, *tools_of(bridge)]
         can_follow = set(TASK_ACTIONS).issubset(bridge.rights.actions)
         super().__init__(
@@ -153,9 +157,3 @@ class BridgeServer(MCPServer):
             return [*systems, *await super().list_resources()]
         except ResourceError as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from error
-
-
-def build(bridge: Bridge, approver: Approver | None = None) -> MCPServer:
-    """Return the server of a bridge; ``approver`` carries out the decisions of a person in front of the agent."""
-    # Server() asks the daemon for the saved commands.
-    return BridgeServer(bridge, approver)

@@ -278,8 +278,9 @@ class WebSocket:
         self._closing = self._client_closed = self._closed = False
         self._socket.setblocking(False)
         self._timer = loop.after(PING_SECONDS, self._tick)
-        # Scheduled: a frame that has come already would reach the caller's handler before its constructor has ended.
-        loop.call(self._begin)
+        # Frames may have come with the first message. Scheduled, since one would reach the caller's handler before its
+        # constructor has ended.
+        loop.call(self._handle_on)
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Send a frame, later if not at once; do nothing after :meth:`close`, or if the client has closed."""
@@ -304,18 +305,21 @@ class WebSocket:
 
     def abandon(self) -> None:
         """End at once. Calling it again does nothing."""
-        self._end()
+        if self._closed:
+            return
+        self._closed = self._closing = True
+        self._timer.cancel()
+        self._loop.unwatch(self._socket.fileno())
+        self._socket.close()
+        self._outbox.drop()
+        self._left()
 
     def _say_goodbye(self, code: int, reason: str) -> None:
         """Send the last frame, and end within :data:`GOODBYE_SECONDS`, whatever the client does."""
         self._closing = True
         self._timer.cancel()
-        self._timer = self._loop.after(GOODBYE_SECONDS, self._end)
+        self._timer = self._loop.after(GOODBYE_SECONDS, self.abandon)
         self._put(self._codec.closing(code, reason))
-
-    def _begin(self) -> None:
-        # Frames may have come with the first message.
-        self._handle_on()
 
     def _watch(self) -> None:
         """Watch the socket for the events that matter now."""
@@ -343,7 +347,7 @@ class WebSocket:
         except OSError:
             data = b""
         if not data:
-            self._end()
+            self.abandon()
             return
         self._heard = True
         self._codec.feed(data)
@@ -399,13 +403,13 @@ class WebSocket:
         if not self._closing:
             self._say_goodbye(code, reason)
         elif not self._outbox.size:
-            self._end()
+            self.abandon()
 
     def _tick(self) -> None:
         # TCP notices a client that vanished only after minutes of resending, or never if there is nothing to send.
         self._silences = 0 if self._heard else self._silences + 1
         if self._silences * PING_SECONDS >= SILENCE_SECONDS:
-            self._end()
+            self.abandon()
             return
         self._heard = False
         self._put(self._codec.frame(PING))
@@ -418,7 +422,7 @@ class WebSocket:
         # Each ping wants a pong of the same size (RFC 6455, section 5.5.3), and no window counts them: a client that
         # sends pings and reads nothing would fill the memory.
         if self._outbox.size > MAX_PENDING_BYTES:
-            self._end()
+            self.abandon()
 
     def _flush(self) -> None:
         self._pass_on(self._outbox.flush)
@@ -427,7 +431,7 @@ class WebSocket:
         try:
             write()
         except OSError:
-            self._end()
+            self.abandon()
             return
         if bool(self._outbox.size) != self._awaits_room:
             self._awaits_room = not self._awaits_room
@@ -435,17 +439,7 @@ class WebSocket:
             if not self._awaits_room:
                 self._drained()
         if self._closing and self._client_closed and not self._outbox.size:
-            self._end()
-
-    def _end(self) -> None:
-        if self._closed:
-            return
-        self._closed = self._closing = True
-        self._timer.cancel()
-        self._loop.unwatch(self._socket.fileno())
-        self._socket.close()
-        self._outbox.drop()
-        self._left()
+            self.abandon()
 
 
 class Handler(Protocol):

@@ -62,7 +62,7 @@ from connmgr.shares import Held, MemoryShares, refused
 from connmgr.shell.broadcast import Order
 from connmgr.shell.shells import ShellTable
 from connmgr.vault import Connection, Vault
-from connmgr.vault.runs import TOPIC, BegunTarget, NewRun, RunStep, StoredRun, TargetOutcome
+from connmgr.vault.runs import TOPIC, BatchOwner, BegunTarget, NewRun, RunStep, StoredRun, TargetOutcome
 
 logger = logging.getLogger("connmgr.runs")
 
@@ -128,11 +128,8 @@ class Membership:
         self.name = name
         self._vault, self._lease = vault, lease
         self._shared = vault.database.is_shared
-        self.lease = lease if self._shared else None
-        """Seconds of silence after which others take over; None on SQLite."""
-
         self._ends = 0.0
-        self.known: datetime | None = None
+        self._known: datetime | None = None
         """The last beat, by the clock of the database, which knows of it unless somebody has put it back."""
 
         self._beaten = self._taken_over = float("-inf")
@@ -152,11 +149,15 @@ class Membership:
 
     def _join(self) -> str:
         boot, sent = f"{self.name}/{secrets.token_hex(6)}", boot_time()
-        self.known = self._vault.runs.join(boot, self.name)
+        self._known = self._vault.runs.join(boot, self.name)
         self.boot, self._beaten = boot, sent
         # From before the request was sent: the server cannot have noted an earlier time.
         self._ends = sent + self._lease if self._shared else float("inf")
         return boot
+
+    def owner(self, boot: str) -> BatchOwner:
+        """Return this daemon as ``boot``, for a transaction of the vault."""
+        return BatchOwner(boot, self.name, self._lease, self._known) if self._shared else BatchOwner(boot, self.name)
 
     def is_held(self, boot: str) -> bool:
         """Whether this daemon may begin targets as ``boot``."""
@@ -164,16 +165,16 @@ class Membership:
 
     def beat(self) -> None:
         """Renew the lease in time; after it has lapsed, take part anew."""
-        if not (self._shared and self.boot and self.known) or boot_time() < self._beaten + self._lease / 3:
+        if not (self._shared and self.boot and self._known) or boot_time() < self._beaten + self._lease / 3:
             return
         sent = boot_time()
-        beaten = self._vault.runs.beat(self.boot, self._lease, self.known) if sent < self._ends else None
+        beaten = self._vault.runs.beat(self.boot, self._lease, self._known) if sent < self._ends else None
         if beaten is not None:
-            self.known, self._beaten, self._ends = beaten, sent, sent + self._lease
+            self._known, self._beaten, self._ends = beaten, sent, sent + self._lease
         else:
-            if self._vault.runs.is_put_back(self.boot, self.known):
+            if self._vault.runs.is_put_back(self.boot, self._known):
                 # Before it takes part anew: what waits there may have begun.
-                self._vault.runs.note_put_back(self.known)
+                self._vault.runs.note_put_back(self._known)
             logger.warning("The lease of this daemon has lapsed; others may go on with what it had claimed of runs.")
             with self._joining:
                 self._join()
@@ -586,7 +587,7 @@ class RunDriver:
         try:
             # In this order: while it is stopping, no other daemon begins the targets that are stored as unknown here.
             self._vault.runs.stop(self.id, reason, kill=True, ends=FAILED)
-            self._vault.runs.step(self.id, self._boot, self._runs.name, lost, 0, batch=1)
+            self._vault.runs.step(self.id, self._membership.owner(self._boot), lost, 0, batch=1)
         except ConnmgrError as further:
             logger.warning("The run %s is not stopped: %s", self.id, further.message)
 
@@ -643,17 +644,8 @@ class RunDriver:
                 room = 0
             try:
                 helps = time.monotonic() >= self._helps_from
-                step = self._vault.runs.step(
-                    self.id,
-                    self._boot,
-                    self._runs.name,
-                    outcomes,
-                    room,
-                    batch=self._batch,
-                    helps=helps,
-                    lease=self._membership.lease,
-                    known=self._membership.known,
-                )
+                owner = self._membership.owner(self._boot)
+                step = self._vault.runs.step(self.id, owner, outcomes, room, batch=self._batch, helps=helps)
             except VaultUnavailable as error:
                 if self._closes_at is not None:
                     raise

@@ -35,7 +35,7 @@ from connmgr.errors import (
 from connmgr.links.chain import Target
 from connmgr.links.link import Admission, Lease, Link
 from connmgr.links.table import LinkTable
-from connmgr.paths import replace_file
+from connmgr.paths import write_file
 from connmgr.plugin import LEAST_SECONDS, Deadline
 from connmgr.printable import in_one_line
 from connmgr.registry import Registry
@@ -302,7 +302,7 @@ class OrphanShells:
 
     def _write(self) -> None:
         try:
-            replace_file(self._path, json.dumps(self._shells).encode(), is_durable=False)
+            write_file(self._path, json.dumps(self._shells).encode(), is_durable=False)
         except OSError as error:
             # The shells work without the file. An ended shell that is still named in it is distinguished from other
             # processes by its start time.

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Protocol
 
+from connmgr.contract.terminal import CLOSED, EXITED, LOST, RUNNING
 from connmgr.engine.waiting import Lull, WaitingWork
 from connmgr.errors import Busy, ConnmgrError, ShellLost, TerminalEnded
 from connmgr.links.link import Lease
@@ -29,9 +30,6 @@ from connmgr.terminals.emulator.drawing import draw
 from connmgr.terminals.emulator.screen import ASKS_FOR_CURSOR, MAX_CELLS, REPLIES, queries_in
 from connmgr.terminals.output import TerminalOutput
 from connmgr.terminals.recording import FLUSH_SECONDS, Recording
-
-RUNNING, EXITED, LOST, CLOSED = "running", "exited", "lost", "closed"
-STATES = (RUNNING, EXITED, LOST, CLOSED)
 
 ACKNOWLEDGEMENT_SECONDS = 5.0
 """Longest wait of the program for one acknowledgement of the leading client."""

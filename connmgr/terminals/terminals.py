@@ -14,6 +14,7 @@ from functools import partial
 
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.contract.event import TERMINAL, WAITING
+from connmgr.contract.terminal import RUNNING
 from connmgr.engine.dialects import become
 from connmgr.engine.script import Source, exports, new_nonce, script_argv
 from connmgr.engine.state import ShellSnapshot
@@ -40,7 +41,7 @@ from connmgr.secrets.principals import Access
 from connmgr.shares import refused
 from connmgr.terminals.output import TerminalOutput
 from connmgr.terminals.recording import COMMAND, COMMAND_CHARACTERS, CONNECTION, OPENER, Recordings
-from connmgr.terminals.terminal import RUNNING, Origin, Terminal
+from connmgr.terminals.terminal import Origin, Terminal
 from connmgr.vault import Vault
 
 KEPT_SECONDS = 300.0

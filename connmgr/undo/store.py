@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from connmgr.errors import Busy, IntegrityError
-from connmgr.paths import replace_file
+from connmgr.paths import write_file
 from connmgr.secrets.sealing import Box
 from connmgr.shares import of_tokens, room
 
@@ -114,11 +114,10 @@ class ChangeStore:
         *,
         total: int,
         days: float,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
         self._key = key
-        self._total, self._days, self._clock = total, days, clock
+        self._total, self._days = total, days
         # Guards all below, and what is in the directory.
         self._lock = threading.RLock()
         self._box: Box | None = None
@@ -247,7 +246,7 @@ class ChangeStore:
         path = self._directory / f"{name}{_COPY}"
         try:
             if not path.exists():
-                replace_file(path, box.seal(content))
+                write_file(path, box.seal(content))
         except OSError as error:
             raise NoRoomForCopyError(f"the daemon cannot store a copy: {error.strerror}") from error
         return name
@@ -263,14 +262,14 @@ class ChangeStore:
     def _store(self, box: Box, change: FileChange) -> None:
         # A path may be any bytes.
         text = json.dumps(asdict(change) | {"path": os.fsdecode(change.path)})
-        replace_file(self._directory / f"{change.id}{_CHANGE}", box.seal(text.encode()))
+        write_file(self._directory / f"{change.id}{_CHANGE}", box.seal(text.encode()))
         self._changes[change.id] = change
 
     def _tidy(self) -> None:
         """Remove the changes that are too old."""
         if not self._days:
             return
-        oldest = self._clock() - self._days * DAY_SECONDS
+        oldest = time.time() - self._days * DAY_SECONDS
         old = [id for id, change in self._changes.items() if change.at < oldest]
         for id in old:
             del self._changes[id]

@@ -9,7 +9,7 @@ from connmgr.secrets.principals import VAULT, unwrap_vault
 from connmgr.secrets.vault_key import KeyStore, VaultKey, load_from
 from connmgr.vault import category_rows, connection_rows, dependencies, documents, facts, principal_rows, schema
 from connmgr.vault.database import Database
-from connmgr.vault.schema import KEY_VERIFIER, chunks, connection, meta
+from connmgr.vault.schema import KEY_VERIFIER, VERIFIER, chunks, connection
 
 CATEGORIES_SINCE, DOCUMENTS_SINCE, FACTS_SINCE = "0002", "0006", "0008"
 """The revisions of the schema that gave these rows their authentication codes."""
@@ -94,7 +94,7 @@ def rotate(database: Database, store: KeyStore) -> None:
 
 
 def _rekey(tx: sa.Connection, old: VaultKey, new: VaultKey) -> None:
-    verifier = tx.scalar(sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER))
+    verifier = tx.scalar(VERIFIER)
     if verifier is None or not old.matches(verifier):
         raise VaultUnavailable("Another daemon has rotated the vault's key: get the new key from there.")
     upgrade(tx, old)

@@ -13,7 +13,7 @@ from connmgr.errors import IntegrityError, VaultUnavailable
 from connmgr.secrets.passphrases import Cost
 from connmgr.secrets.principals import DAMAGED, VAULT, Principal, new_principal
 from connmgr.secrets.vault_key import VaultKey
-from connmgr.vault.schema import KEY_VERIFIER, REVISIONS, meta, principal
+from connmgr.vault.schema import REVISIONS, VERIFIER, meta, principal
 
 PRINCIPALS_MAC = "principals_mac"
 """The row of ``meta`` that authenticates the set of principals, so that none can be removed or restored."""
@@ -27,7 +27,6 @@ FORMAT = FORMATS[REVISIONS[-1]]
 _ALL = sa.select(
     principal, sa.select(meta.c.value).where(meta.c.name == PRINCIPALS_MAC).scalar_subquery().label("mac_of_all")
 )
-_VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
 
 
 def load(tx: sa.Connection, key: VaultKey, format: int = FORMAT) -> dict[str, Principal]:
@@ -54,7 +53,7 @@ def load(tx: sa.Connection, key: VaultKey, format: int = FORMAT) -> dict[str, Pr
 
 def check_key(tx: sa.Connection, key: VaultKey) -> None:
     """Raise :class:`VaultUnavailable` if the vault's key was rotated, which is not tampering."""
-    if not key.matches(tx.scalar(_VERIFIER) or b""):
+    if not key.matches(tx.scalar(VERIFIER) or b""):
         raise VaultUnavailable("The vault's key was rotated: give this daemon the new key and restart it.")
 
 

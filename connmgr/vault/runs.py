@@ -361,6 +361,19 @@ class RunStep:
     reason: str | None = None
 
 
+class BatchOwner(NamedTuple):
+    """A daemon that takes part in runs: it owns batches under its ``boot``, and ``name`` is the home of some.
+
+    Nothing begins if the boot was silent for ``lease`` seconds, or if the database does not know of its last beat, at
+    ``known``; on SQLite, where one process holds the vault, both are None.
+    """
+
+    boot: str
+    name: str
+    lease: float | None = None
+    known: datetime | None = None
+
+
 class RunSize(NamedTuple):
     """How many bytes the vault keeps of a run, and whether it has ended."""
 
@@ -916,38 +929,30 @@ class StoredRuns:
     def step(
         self,
         id: str,
-        boot: str,
-        name: str,
+        owner: BatchOwner,
         outcomes: Sequence[TargetOutcome],
         room: int,
         *,
         batch: int,
         helps: bool = True,
-        lease: float | None = None,
-        known: datetime | None = None,
     ) -> RunStep:
         """Store ``outcomes``, and begin up to ``room`` targets more; ``helps`` allows those at home elsewhere."""
-        return self._database.write(
-            lambda tx: self._step(tx, id, boot, name, outcomes, room, batch, helps, lease, known)
-        )
+        return self._database.write(lambda tx: self._step(tx, id, owner, outcomes, room, batch, helps=helps))
 
     def _step(
         self,
         tx: sa.Connection,
         id: str,
-        boot: str,
-        name: str,
+        owner: BatchOwner,
         outcomes: Sequence[TargetOutcome],
         room: int,
         batch: int,
+        *,
         helps: bool,
-        lease: float | None,
-        known: datetime | None,
     ) -> RunStep:
         """Store and begin; claim further batches, of about ``batch`` targets, where the daemon has too few.
 
-        Whoever stores the last outcome of a wave begins the next one, or ends the run. Nothing begins if ``boot`` was
-        silent for ``lease`` seconds, or if the database does not know of its last beat, at ``known``.
+        Whoever stores the last outcome of a wave begins the next one, or ends the run.
         """
         row: Row | None = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
         if row is None:
@@ -958,12 +963,12 @@ class StoredRuns:
             if is_ending:
                 # Nothing begins again in a run that ends.
                 outcomes = [replace(outcome, again=None) for outcome in outcomes]
-            self._store(tx, id, boot, outcomes, at)
+            self._store(tx, id, owner.boot, outcomes, at)
             failed = any(outcome.state in FAILURES and outcome.again is None for outcome in outcomes)
             if failed and not is_ending and self._has_failed(tx, row):
                 self._stop_for_failures(tx, row, at)
                 row = self._row(tx, id)
-        mine = {own.batch: own.epoch for own in tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})}
+        mine = {own.batch: own.epoch for own in tx.execute(_OWN_BATCHES, {"run_id": id, "boot": owner.boot})}
         self._finish_batches(tx, id, mine)
         if row["state"] == PENDING:
             # The others were told when it was submitted.
@@ -974,8 +979,8 @@ class StoredRuns:
         leaves = False
         # The daemon's own look at its lease came before this transaction, which may have waited for the server. If
         # others have freed its batches since, it would claim them again, and have targets twice that it had begun.
-        if row["state"] == RUNNING and room > 0 and (lease is None or self._is_member(tx, boot, lease, known, at)):
-            begun, leaves = self._begin(tx, row, boot, name, mine, room, at, batch, helps)
+        if row["state"] == RUNNING and room > 0 and self._is_alive(tx, owner, at):
+            begun, leaves = self._begin(tx, row, owner, mine, room, at, batch, helps=helps)
         wait = None
         waiting = {"run_id": id, "mine": list(mine)}
         if mine and not begun and (next_at := tx.scalar(_NEXT_TRY, waiting)) is not None:
@@ -983,9 +988,11 @@ class StoredRuns:
         is_full = leaves or len(begun) >= room
         return RunStep(row["state"], row["kills"], begun, wait, bool(mine), is_full, leaves, row["reason"])
 
-    def _is_member(self, tx: sa.Connection, boot: str, lease: float, known: datetime | None, at: datetime) -> bool:
-        seen = tx.scalar(sa.select(daemons.c.seen).where(daemons.c.boot == boot))
-        return seen is not None and seen > at - timedelta(seconds=lease) and (known is None or seen >= known)
+    def _is_alive(self, tx: sa.Connection, owner: BatchOwner, at: datetime) -> bool:
+        if owner.lease is None:
+            return True
+        seen, lease = tx.scalar(sa.select(daemons.c.seen).where(daemons.c.boot == owner.boot)), owner.lease
+        return seen is not None and seen > at - timedelta(seconds=lease) and seen >= (owner.known or seen)
 
     def _store(self, tx: sa.Connection, id: str, boot: str, outcomes: Sequence[TargetOutcome], at: datetime) -> None:
         printed = {outcome.printed[0]: outcome.printed[1] for outcome in outcomes if outcome.printed is not None}
@@ -1040,12 +1047,12 @@ class StoredRuns:
         self,
         tx: sa.Connection,
         row: Row,
-        boot: str,
-        name: str,
+        owner: BatchOwner,
         mine: dict[int, int],
         room: int,
         at: datetime,
         batch: int,
+        *,
         helps: bool,
     ) -> tuple[list[BegunTarget], bool]:
         """Begin what there is room for; return it, and whether some is left to other daemons for now.
@@ -1058,8 +1065,8 @@ class StoredRuns:
         if self._database.is_shared:
             if not mine:
                 # Even where there is no room now: the others then leave some.
-                mine |= self._claim(tx, id, boot, name, 1, helps, 1)[0]
-            allowed, waiting = self._share(tx, id, boot, row["parallel"])
+                mine |= self._claim(tx, id, owner, 1, 1, helps=helps)[0]
+            allowed, waiting = self._share(tx, id, owner.boot, row["parallel"])
             room = min(room, allowed)
             if room <= 0:
                 return [], False
@@ -1068,7 +1075,7 @@ class StoredRuns:
         ready = self._ready(tx, id, mine, room, at)
         while len(ready) < room:
             most = (room - len(ready)) // batch + 1
-            claimed, homeless = self._claim(tx, id, boot, name, most, helps and not ready, free)
+            claimed, homeless = self._claim(tx, id, owner, most, free, helps=helps and not ready)
             if not claimed:
                 break
             free -= homeless
@@ -1080,7 +1087,7 @@ class StoredRuns:
         if ready:
             # The targets of a batch are numbered in sequence: few rows of parameters for many targets.
             ranges = [
-                {"run_id": id, "first": first, "last": last, "boot": boot, "at_epoch": mine[batch]}
+                {"run_id": id, "first": first, "last": last, "boot": owner.boot, "at_epoch": mine[batch]}
                 for batch, first, last in _ranges(ready)
             ]
             tx.execute(_BEGIN, ranges)
@@ -1110,14 +1117,15 @@ class StoredRuns:
         return list(tx.execute(_READY, {"run_id": id, "mine": list(mine), "at": at, "most": room}).all())
 
     def _claim(
-        self, tx: sa.Connection, id: str, boot: str, name: str, most: int, helps: bool, free: int
+        self, tx: sa.Connection, id: str, owner: BatchOwner, most: int, free: int, *, helps: bool
     ) -> tuple[dict[int, int], int]:
         """Claim up to ``most`` batches, ``free`` of them without a home.
 
         Return the new epoch of each, and how many have no home.
         """
-        candidates = tx.execute(_NEXT_BATCHES, {"run_id": id, "boot": boot, "name": name, "most": most}).all()
-        at_home = [candidate.batch for candidate in candidates if candidate.home in (boot, name)]
+        here = {"boot": owner.boot, "name": owner.name}
+        candidates = tx.execute(_NEXT_BATCHES, {"run_id": id, **here, "most": most}).all()
+        at_home = [candidate.batch for candidate in candidates if candidate.home in (owner.boot, owner.name)]
         homeless = [candidate.batch for candidate in candidates if not candidate.home]
         chosen = at_home + homeless[:free]
         if not chosen and not homeless and helps:
@@ -1125,7 +1133,7 @@ class StoredRuns:
             chosen = [candidate.batch for candidate in candidates[:1]]
         if not chosen:
             return {}, 0
-        tx.execute(_CLAIM, {"run_id": id, "chosen": chosen, "boot": boot})
+        tx.execute(_CLAIM, {"run_id": id, "chosen": chosen, "boot": owner.boot})
         # Nobody else has raised an epoch meanwhile: one transaction writes at a time.
         epochs = {candidate.batch: candidate.epoch + 1 for candidate in candidates}
         return {batch: epochs[batch] for batch in chosen}, len(homeless[:free])

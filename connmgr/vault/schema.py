@@ -331,7 +331,8 @@ connection_reference = sa.Table(
     sa.Column("target", sa.Text, sa.ForeignKey("connection.id"), primary_key=True, index=True),
 )
 
-_VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
+VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
+"""Reads what tells whether a key is the vault's."""
 
 
 @dataclass(frozen=True)
@@ -356,7 +357,7 @@ def look(connection: sa.Connection) -> StoredSchema:
     if revision not in REVISIONS:
         versions = f"schema {revision}, this one knows {REVISIONS[-1]}"
         raise StartupError(f"The vault was made by a newer connmgr ({versions}): update connmgr.")
-    return StoredSchema(revision, connection.scalar(_VERIFIER))
+    return StoredSchema(revision, connection.scalar(VERIFIER))
 
 
 def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:

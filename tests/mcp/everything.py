@@ -206,7 +206,7 @@ COMMANDS = (slow_compute, failing_job, confirm_delete)
 
 def build(bridge: Bridge) -> MCPServer:
     """Return a bridge's server with the additional tools of the suite."""
-    made = server.build(bridge)
+    made = server.BridgeServer(bridge)
     for one in TOOLS:
         made.add_tool(one, description=one.__name__.replace("_", " "))
     for prompt in (test_simple_prompt, test_prompt_with_arguments):

@@ -12,7 +12,7 @@ from mcp import Client
 
 from connmgr import client as connmgr_client
 from connmgr.mcp.bridge import Bridge
-from connmgr.mcp.server import build
+from connmgr.mcp.server import BridgeServer
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
 from tests.mcp.agent import content, refused
@@ -61,7 +61,7 @@ async def near(daemon: Daemon, holder: Holder, **client: Any) -> AsyncIterator[A
     bridge = Bridge(connmgr_client.Client(daemon.url, api_key=holder.secret, foreign=True, timeout=DEADLINE_SECONDS))
     try:
         with anyio.fail_after(DEADLINE_SECONDS):
-            server = await anyio.to_thread.run_sync(build, bridge)
+            server = await anyio.to_thread.run_sync(BridgeServer, bridge)
             async with Client(server, read_timeout_seconds=DEADLINE_SECONDS, **client) as connected:
                 yield Agent(connected, bridge)
     finally:

@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitRequestPara
 from connmgr.client import Client as DaemonClient
 from connmgr.mcp.approval import Approver
 from connmgr.mcp.bridge import Bridge
-from connmgr.mcp.server import build
+from connmgr.mcp.server import BridgeServer
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
 from tests.rights.wire import Holder
@@ -58,7 +58,7 @@ async def client_of(
             own = stack.enter_context(closing(DaemonClient(daemon.url, daemon.auth_file, approver.secret)))
             decider = Approver(own)
         with anyio.fail_after(DEADLINE_SECONDS):
-            server = build(bridge, decider)
+            server = BridgeServer(bridge, decider)
             async with Client(
                 server, mode=mode, read_timeout_seconds=DEADLINE_SECONDS, elicitation_callback=person
             ) as client:

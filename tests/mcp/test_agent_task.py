@@ -18,7 +18,7 @@ from mcp import Client
 
 from connmgr.client import Client as DaemonClient
 from connmgr.mcp.bridge import Bridge
-from connmgr.mcp.server import build
+from connmgr.mcp.server import BridgeServer
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import eventually
@@ -304,7 +304,7 @@ def test_ten_steps_on_twelve_machines_end_whatever_fails_between(
     async def work() -> None:
         bridge = Bridge(DaemonClient(own_daemon.url, own_daemon.auth_file, holder.secret))
         with closing(bridge), anyio.fail_after(TASK_SECONDS):
-            async with Client(await anyio.to_thread.run_sync(build, bridge)) as client:
+            async with Client(await anyio.to_thread.run_sync(BridgeServer, bridge)) as client:
                 agent = ObedientAgent(client)
                 try:
                     await task(agent)

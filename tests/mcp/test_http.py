@@ -25,7 +25,7 @@ from connmgr.mcp.http import (
     MOST_REFUSALS_AT_ONCE,
     REFUSAL_SECONDS,
 )
-from connmgr.mcp.server import build
+from connmgr.mcp.server import BridgeServer
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -251,7 +251,7 @@ def test_a_revoked_token_begins_no_session(bridge: HttpBridge, daemon: Daemon) -
 async def table(daemon: Daemon) -> AsyncIterator[Agents]:
     """Yield the server's table of agents, without a server."""
     async with anyio.create_task_group() as tasks:
-        yield Agents(lambda token: Client(daemon.url, daemon.auth_file, token), build, tasks)
+        yield Agents(lambda token: Client(daemon.url, daemon.auth_file, token), BridgeServer, tasks)
         tasks.cancel_scope.cancel()
 
 

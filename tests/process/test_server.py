@@ -84,7 +84,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     yield start
     for served, thread, over in running:
         over.set()
-        served.wake()
+        served.pull_trigger()
         thread.join(ANSWER_SECONDS)
         served.shut_down()
 
@@ -484,7 +484,7 @@ def test_waking_a_server_after_its_shutdown_writes_to_no_reused_descriptor(tmp_p
         for one in (end for pair in pairs for end in pair):
             stack.enter_context(one)
             one.setblocking(False)
-        served.wake()
+        served.pull_trigger()
         for one in (end for pair in pairs for end in pair):
             with pytest.raises(BlockingIOError):
                 one.recv(1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from connmgr.contract.terminal import EXITED
 from connmgr.links.table import LinkTable
 from connmgr.pipes.streams import Streams
 from connmgr.plugin import Pty
@@ -17,7 +18,7 @@ from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shares import Computing, Pace
 from connmgr.terminals.recording import Recordings
-from connmgr.terminals.terminal import EXITED, Terminal
+from connmgr.terminals.terminal import Terminal
 from connmgr.terminals.terminals import TerminalLimits, Terminals, TerminalSpec
 from connmgr.vault import Vault
 from connmgr.vault.connection_rows import fingerprint

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connmgr.api.auth import MAX_TICKETS, TICKET_SECONDS, Caller, Tickets
+from connmgr.contract.terminal import RUNNING
 from connmgr.errors import InvalidToken, RecordingFailed
 from connmgr.links.link import Lease
 from connmgr.pipes.streams import Streams
@@ -25,7 +26,7 @@ from connmgr.shares import Computing, Pace
 from connmgr.terminals.emulator.screen import Screen
 from connmgr.terminals.output import BACKLOG_BYTES, Ring, TerminalOutput
 from connmgr.terminals.recording import DAY_SECONDS, STEP_BYTES, Recording, Recordings
-from connmgr.terminals.terminal import RUNNING, Origin, Terminal
+from connmgr.terminals.terminal import Origin, Terminal
 from tests.clock import Clock
 from tests.deadlines import DEADLINE_SECONDS, eventually
 

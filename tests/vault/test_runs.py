@@ -24,7 +24,7 @@ from connmgr.vault import Vault
 from connmgr.vault import runs as stored_runs
 from connmgr.vault.backup import backup, restore
 from connmgr.vault.jobs import StoredJob
-from connmgr.vault.runs import BegunTarget, NewBatch, NewRun, RunStep, StoredRuns, TargetOutcome
+from connmgr.vault.runs import BatchOwner, BegunTarget, NewBatch, NewRun, RunStep, StoredRuns, TargetOutcome
 from connmgr.vault.schema import now
 
 SPEC = {"waves": [4, 8], "wavePause": 0, "waveApproval": False, "keep": None, "as": "shell", "lineage": []}
@@ -47,7 +47,7 @@ def new_run(vault: Vault, waves: tuple[int, ...] = (4, 8), **more: object) -> st
 
 
 def step(vault: Vault, id: str, boot: str, outcomes: list[TargetOutcome] | None = None, room: int = 3) -> RunStep:
-    return vault.runs.step(id, boot, "here", outcomes or [], room, batch=2)
+    return vault.runs.step(id, BatchOwner(boot, "here"), outcomes or [], room, batch=2)
 
 
 def done(one: BegunTarget, state: str = "done") -> TargetOutcome:
@@ -206,16 +206,16 @@ def test_a_daemon_whose_lease_has_lapsed_begins_nothing(vault: Vault) -> None:
     """Its step may have waited for the server until others had freed its batches: it would have targets twice."""
     id = new_run(vault)
     vault.runs.join("one/1", "one")
-    begun = vault.runs.step(id, "one/1", "one", [], 2, batch=2, lease=5.0).begun
+    begun = vault.runs.step(id, BatchOwner("one/1", "one", 5.0), [], 2, batch=2).begun
     assert len(begun) == 2
     silent = stored_runs.daemons.update().values(seen=now() - timedelta(seconds=6))
     vault.database.write(lambda tx: tx.execute(silent))
     others_are_gone(vault, "two/1")
-    step = vault.runs.step(id, "one/1", "one", [], 3, batch=2, lease=5.0)
+    step = vault.runs.step(id, BatchOwner("one/1", "one", 5.0), [], 3, batch=2)
     assert (step.begun, step.has_work) == ([], False)
     # What others have begun since is theirs.
     vault.runs.join("two/1", "two")
-    assert vault.runs.step(id, "two/1", "two", [], 3, batch=2, lease=5.0).begun
+    assert vault.runs.step(id, BatchOwner("two/1", "two", 5.0), [], 3, batch=2).begun
 
 
 def test_a_database_that_was_put_back_begins_nothing_that_may_have_begun(vault: Vault) -> None:
@@ -224,12 +224,12 @@ def test_a_database_that_was_put_back_begins_nothing_that_may_have_begun(vault: 
     known = vault.runs.join("one/1", "one")
     assert not vault.runs.is_put_back("one/1", known)
     assert vault.runs.beat("one/1", 60.0, known)
-    assert len(vault.runs.step(id, "one/1", "one", [], 2, batch=2, lease=60.0, known=known).begun) == 2
+    assert len(vault.runs.step(id, BatchOwner("one/1", "one", 60.0, known), [], 2, batch=2).begun) == 2
     # The dump is of a time before the last beat of which the daemon knows, and its lease has not lapsed.
     later = now() + timedelta(seconds=1)
     assert vault.runs.is_put_back("one/1", later)
     assert vault.runs.beat("one/1", 60.0, later) is None
-    assert vault.runs.step(id, "one/1", "one", [], 2, batch=2, lease=60.0, known=later).begun == []
+    assert vault.runs.step(id, BatchOwner("one/1", "one", 60.0, later), [], 2, batch=2).begun == []
     # A daemon that has joined since the dump is not in it; one that was silent for a day was forgotten.
     assert vault.runs.is_put_back("gone/1", now())
     assert not vault.runs.is_put_back("gone/1", now() - timedelta(days=2))
@@ -252,7 +252,7 @@ def test_a_batch_that_is_bound_is_claimed_at_home_alone(vault: Vault) -> None:
     batches = [NewBatch(0, ["a"], "there", bound=True), NewBatch(0, ["b"], "there/1")]
     vault.runs.submit(NewRun(id=id, spec=spec, batches=batches, parallel=5))
     assert [one.n for one in step(vault, id, "here/1").begun] == [1]
-    assert [one.n for one in vault.runs.step(id, "there/2", "there", [], 5, batch=2).begun] == [0]
+    assert [one.n for one in vault.runs.step(id, BatchOwner("there/2", "there"), [], 5, batch=2).begun] == [0]
 
 
 def test_daemons_have_equal_shares_of_what_may_run(vault: Vault) -> None:
@@ -277,7 +277,7 @@ def test_a_daemon_with_room_for_all_leaves_batches_to_others(vault: Vault) -> No
         return
     # What is at home there, and a quarter of the rest.
     assert (len(first.begun), first.leaves) == (11, True)
-    other = vault.runs.step(id, "two/1", "there", [], 41, batch=2)
+    other = vault.runs.step(id, BatchOwner("two/1", "there"), [], 41, batch=2)
     assert (len(other.begun), other.leaves) == (10, True)
     # Where no other takes any, it soon has all that its share allows.
     steps = [step(vault, id, "one/1", room=30 - n) for n in range(6)]
@@ -389,11 +389,11 @@ def test_equal_outputs_have_one_digest_and_are_sealed(vault: Vault) -> None:
 def printed_run(vault: Vault, size: int, **more: object) -> str:
     """Return a run that has ended, whose only output has ``size`` bytes."""
     id = new_run(vault, waves=(2,), **more)
-    step = vault.runs.step(id, "boot/1", "here", [], 1, batch=2)
+    step = vault.runs.step(id, BatchOwner("boot/1", "here"), [], 1, batch=2)
     printed = vault.runs.sealed_output(bytes(size), b"", truncated=False)
     [begun] = step.begun
     ended = TargetOutcome(n=begun.n, epoch=begun.epoch, state=DONE, exit_code=0, printed=printed)
-    vault.runs.step(id, "boot/1", "here", [ended], 0, batch=2)
+    vault.runs.step(id, BatchOwner("boot/1", "here"), [ended], 0, batch=2)
     return id
 
 

@@ -164,7 +164,7 @@ def export(
     if target is None:
         click.echo(text, nl=False)
     else:
-        write_private(target, text, replace=force)
+        write_private(target, text, replaces=force)
 
 
 def _markdown(token: str, record: AuditRecordResponse, changes: list[dict[str, Any]]) -> Iterator[str]:
@@ -267,7 +267,7 @@ def _exits(codes: list[int | None]) -> str:
 
 
 def _verify(settings: Settings, also: tuple[Path, ...]) -> Verdict:
-    from connmgr.audit.log import FILE_NAME, open_chain
+    from connmgr.audit.log import FILE_NAME, chain_and_anchors
     from connmgr.audit.verify import verify as verify_log
     from connmgr.daemon.files import key_store
     from connmgr.errors import StartupError
@@ -283,7 +283,8 @@ def _verify(settings: Settings, also: tuple[Path, ...]) -> Verdict:
         keys = [key for key in (store.read(), store.read_next()) if key and key.matches(database.key_verifier or b"")]
         if not keys:
             raise StartupError("The vault's key is missing, or belongs to another vault: put the right one back.")
-        return verify_log(settings.data_dir / FILE_NAME, *open_chain(Principals(database, keys[0]), database), also)
+        chain, anchors = chain_and_anchors(Principals(database, keys[0]), database)
+        return verify_log(settings.data_dir / FILE_NAME, chain, anchors, also)
 
 
 def _print_verdict(verdict: Verdict) -> None:

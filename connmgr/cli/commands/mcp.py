@@ -17,12 +17,13 @@ import click
 
 from connmgr import __version__, paths
 from connmgr.cli.commands.mcp_clients import Entry, McpClient, NotMergeableError, mcp_clients
-from connmgr.cli.commands.rights import DAY, MAX_DAYS, report_unmatched, token_members, token_options
+from connmgr.cli.commands.rights import DAY, report_unmatched, token_members, token_options
 from connmgr.cli.connect import clients_by_token, connect, named_credential, program, way_to_daemon
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import Duration, write_private
 from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.client.credentials import TOKEN_PREFIX, is_token, read_token
+from connmgr.contract.token import MAX_DAYS
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -84,12 +85,12 @@ def mcp(
     import anyio
 
     from connmgr.mcp.bridge import Bridge
-    from connmgr.mcp.server import build
+    from connmgr.mcp.server import BridgeServer
     from connmgr.mcp.stdio import serve
 
     bridge = Bridge(connect(offers_start=False, timeout=ANSWER_SECONDS))
     context.call_on_close(bridge.close)
-    anyio.run(serve, build(bridge, _approver(approver_token_file)), bridge.close)
+    anyio.run(serve, BridgeServer(bridge, _approver(approver_token_file)), bridge.close)
 
 
 def _serve_http(port: int, approver_token_file: str | None) -> None:
@@ -102,14 +103,14 @@ def _serve_http(port: int, approver_token_file: str | None) -> None:
     import anyio
 
     from connmgr.mcp.http import listen, serve, url_of
-    from connmgr.mcp.server import build
+    from connmgr.mcp.server import BridgeServer
 
     try:
         listening = listen(port)
     except OSError as error:
         raise Failure(f"Port {port} of 127.0.0.1 cannot be listened on: {error.strerror}.") from error
     with listening:
-        built = partial(build, approver=_approver(approver_token_file))
+        built = partial(BridgeServer, approver=_approver(approver_token_file))
         ready = partial(click.echo, f"connmgr mcp listening on {url_of(listening)}")
         anyio.run(serve, listening, client, ready, only, built)
 

@@ -22,12 +22,12 @@ from connmgr.client import Client, ClientError
 from connmgr.client.names import did_you_mean, is_text, with_beginning
 from connmgr.client.rights import described, quoted
 from connmgr.contract.event import APPROVAL, STREAM
+from connmgr.contract.token import MAX_DAYS
 from connmgr.printable import gist, visible
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DAY = 86400
-MAX_DAYS = 90
 
 KINDS = {
     "argv": "shell.argv",
@@ -163,7 +163,7 @@ def create(
         click.echo(created["token"])
     else:
         try:
-            write_private(output, f"{created['token']}\n", replace=force)
+            write_private(output, f"{created['token']}\n", replaces=force)
         except Failure:
             # Nobody has its text: it could not be used, and would only stand in the list.
             client.token.revoke(created["id"])
@@ -458,7 +458,7 @@ def _details(token: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator
         yield "descendant", f"{each['id']}  {each['name']}  {each['state']}"
 
 
-_KINDS = ("re", "in", "integer", "path")
+_VALUE_KINDS = ("re", "in", "integer", "path")
 _WHOLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _RANGE = re.compile(r"(-?[0-9]{1,18})?\.\.(-?[0-9]{1,18})?")
 
@@ -543,8 +543,10 @@ def _word(text: str) -> Any:
 def _parameter(text: str) -> tuple[str, dict[str, Any]]:
     name, _, value = text.partition("=")
     kind, colon, rest = value.partition(":")
-    if not colon or kind not in _KINDS:
-        raise click.BadParameter(f"{text!r} is not of the form NAME=KIND:VALUE, with KIND one of {', '.join(_KINDS)}.")
+    if not colon or kind not in _VALUE_KINDS:
+        raise click.BadParameter(
+            f"{text!r} is not of the form NAME=KIND:VALUE, with KIND one of {', '.join(_VALUE_KINDS)}."
+        )
     if kind == "integer":
         bounds = _RANGE.fullmatch(rest)
         if bounds is None:
@@ -557,8 +559,6 @@ def _parameter(text: str) -> tuple[str, dict[str, Any]]:
 
 def _words(command: dict[str, Any]) -> str:
     """Return the words of a command as ``save`` takes them."""
-    import shlex
-
     words = (
         word if isinstance(word, str) else word.get("text", f"{{{word.get('parameter')}}}") for word in command["argv"]
     )

@@ -362,8 +362,6 @@ def show(name: str, states: tuple[str, ...], *, as_json: bool) -> None:
     info = find_run(client, name)
     selection = states or RETRIED
     if as_json:
-        from connmgr.contract.message import to_json
-
         print_json({**to_json(info), "listed": list(client.runs.targets(info.run, selection))})
         return
     rows = [
@@ -648,8 +646,10 @@ def _print_groups(groups: Sequence[RunGroup]) -> None:
     names = [(name or id) for group in groups for id, name in zip(group.connections, group.names, strict=True)]
     with Gathered(names) as gathered:
         for group in groups:
-            message = "not begun" if group.state == STOPPED and group.error is None else ""
-            message = message if group.error is None else str(group.error["message"])
+            if group.error is not None:
+                message = str(group.error["message"])
+            else:
+                message = "not begun" if group.state == STOPPED else ""
             stdout, stderr = (text.encode() + b"\n" if text else b"" for text in (group.stdout, group.stderr))
             for id, name in zip(group.connections, group.names, strict=True):
                 gathered.add(name or id, _verdict(group.state, group.exit_code), stdout, stderr, message)

@@ -89,5 +89,5 @@ def api_key(output: Path | None, *, rotate: bool, force: bool, **flags: Any) -> 
     if output is None:
         click.echo(key)
     else:
-        write_private(output, f"{key}\n", replace=force)
+        write_private(output, f"{key}\n", replaces=force)
         click.echo(f"The API key is in {visible(str(output))}.", err=True)

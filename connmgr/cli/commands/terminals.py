@@ -139,7 +139,7 @@ def export(recording: str, target: Path | None, *, force: bool) -> None:
     if target is None:
         click.echo(content, nl=False)
     else:
-        write_private(target, content.decode(), replace=force)
+        write_private(target, content.decode(), replaces=force)
 
 
 def _search(client: Client, text: str, recordings: list[str] | None, *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ import click
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import plural, print_json, print_table
 from connmgr.cli.progress import waiting
-from connmgr.cli.selection import infos_of_type
+from connmgr.cli.selection import infos_of
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
 
 KEPT = {"secret": "kept"}
@@ -30,9 +30,9 @@ class To:
 class Stored:
     """All connections of a vault, and its types; read once."""
 
-    def __init__(self, client: Client, kind: str = "*") -> None:
+    def __init__(self, client: Client) -> None:
         self.types = {type_.name: type_.schema for type_ in client.connection.types()}
-        self.infos = {info["connection"]: info for info in infos_of_type(client, kind)}
+        self.infos = {info["connection"]: info for info in infos_of(client, client.connection.query())}
         self._by_name: dict[tuple[str, ...], list[str]] = {}
         self._by_data: dict[str, str] = {}
         for id, info in self.infos.items():
