@@ -8,6 +8,7 @@ stay in memory: the requests of each are counted there, and a thread looks wheth
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -271,6 +272,9 @@ class Live:
     ended: bool = False
     """True when it has become invalid; whatever it runs then stops."""
 
+    reading: threading.Lock = field(default_factory=threading.Lock)
+    """Held from before its documents are read until the grant is that of them."""
+
 
 class TokensInUse:
     """The tokens that were used here. Safe to use from several threads.
@@ -292,19 +296,19 @@ class TokensInUse:
 
         :raises InvalidToken: an ancestor was removed.
         """
-        grant, at = grant_of(self._documents, document), time.monotonic()
-        # The document may have changed since it was read. No code is empty, so the first check finds them all different
-        # and reads the token again.
-        codes = {ancestor.id: b"" for ancestor in grant.lineage}
+        grant = grant_of(self._documents, document)
+        # Not read yet: no document has an empty code, so whoever looks at it reads it again.
+        made = Live(grant, {ancestor.id: b"" for ancestor in grant.lineage}, -math.inf)
         with self._lock:
-            live = self._known.setdefault(document.id, Live(grant, codes, at))
+            live = self._known.setdefault(document.id, made)
             if not live.ended:
                 self._live[document.id] = live
             _take_counts(live, document)
             if self._watcher is None and not self._closing.is_set():
                 self._watcher = threading.Thread(target=self._watch, name="tokens", daemon=True)
                 self._watcher.start()
-        if live.ended:
+        if live is made or live.ended:
+            # Also a new one: it may have been revoked since its document was read, when nobody knew it here.
             self._read(live)
         self._keep_above(grant)
         return live
@@ -365,19 +369,21 @@ class TokensInUse:
 
     def _read(self, live: Live) -> None:
         """Read a token and its ancestors again."""
-        at, codes = time.monotonic(), self._documents.codes(ancestor.id for ancestor in live.grant.lineage)
-        try:
-            document = self._documents.get(live.grant.id)
-            grant = replace(live.grant, revoked=True) if document is None else grant_of(self._documents, document)
-        except (IntegrityError, InvalidToken):
-            # Somebody changed the token or an ancestor outside of connmgr, or removed it: no right is left.
-            document, grant = None, replace(live.grant, revoked=True)
-        with self._lock:
-            live.grant, live.codes, live.looked_at = grant, codes, at
-            if live.ended and not grant.invalid(now()):
-                # The token was renewed.
-                live.ended = False
-                self._live[grant.id] = live
+        # One after the other: who has read it before it was revoked must not write over what was read afterwards.
+        with live.reading:
+            at, codes = time.monotonic(), self._documents.codes(ancestor.id for ancestor in live.grant.lineage)
+            try:
+                document = self._documents.get(live.grant.id)
+                grant = replace(live.grant, revoked=True) if document is None else grant_of(self._documents, document)
+            except (IntegrityError, InvalidToken):
+                # Somebody changed the token or an ancestor outside of connmgr, or removed it: no right is left.
+                document, grant = None, replace(live.grant, revoked=True)
+            with self._lock:
+                live.grant, live.codes, live.looked_at = grant, codes, at
+                if live.ended and not grant.invalid(now()):
+                    # The token was renewed.
+                    live.ended = False
+                    self._live[grant.id] = live
         self._keep_above(grant)
 
     def _count(self, live: Live, at: datetime, *, counts: bool) -> None:
