@@ -308,7 +308,10 @@ class Tokens:
 
     def _caller_of(self, secret: str) -> Caller:
         if self._grants is None or not secret.startswith(PREFIX):
-            raise InvalidToken("Unknown or expired session token: shake hands again.")
+            raise InvalidToken(
+                "Unknown session token: the session was idle for too long, or the daemon was started again. "
+                "Begin a new one by /handshake; open a page by `connmgr web`."
+            )
         live = self._grants.find(secret)
         return self._keep(
             secret, Caller(live.grant.name, access_of(live, self._loans), boot_time(), live=live, is_shared=True)

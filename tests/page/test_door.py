@@ -38,6 +38,8 @@ def test_a_ticket_opens_the_page_and_leaves_no_trace(daemon: Daemon, visitor: Vi
     assert page.evaluate(ASK, "/daemon/status") == 200
     page.go_back()
     assert "login" not in page.url
+    # What was before the page belongs to nobody, and who comes next could not tidy up from there.
+    page.go_forward()
 
 
 def test_without_a_session_the_page_says_how_to_log_in(daemon: Daemon, visitor: Visitor) -> None:
@@ -80,6 +82,19 @@ def test_a_page_that_only_watches_says_that_its_token_was_revoked(own_daemon: Da
     page.get_by_text("connmgr web").first.wait_for()
     assert page.get_by_text("local machine").count() == 0
     assert page.evaluate("sessionStorage.getItem('connmgr.token')") is None
+
+
+def test_a_page_whose_daemon_was_started_again_says_so(own_daemon: Daemon, visitor: Visitor) -> None:
+    page = visitor.opened(own_daemon)
+    page.get_by_text("local machine", exact=True).wait_for()
+    own_daemon.kill()
+    again = Daemon(own_daemon.home, "--port", own_daemon.url.rpartition(":")[2])
+    try:
+        page.get_by_text("the daemon was started again").wait_for()
+        page.get_by_text("To log in, run this").wait_for()
+    finally:
+        again.stop()
+    visitor.provokes = True
 
 
 def test_the_policy_stops_scripts_and_styles_that_are_not_the_pages_own(daemon: Daemon, visitor: Visitor) -> None:
