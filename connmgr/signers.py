@@ -433,7 +433,7 @@ class Signers:
 
 def _rotated(signer: Signer) -> Signer:
     if signer.following is None:
-        raise InvalidRequest(f"No rotation of the signer {signer.name} has begun.")
+        raise InvalidRequest(f"No rotation of the signer {signer.name} is under way; `connmgr ca rotate` begins one.")
     return replace(signer, data=signer.following, following=None, authorities=signer.authorities[1:])
 
 

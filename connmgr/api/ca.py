@@ -82,7 +82,7 @@ def init(request: CaInitRequest) -> CaInitResponse:
     if request.authority is not None:
         _require_key(request.authority, "authority")
         if data["type"] == "ca":
-            raise InvalidRequest("authority: An authority of connmgr's own has the key that is made for it.")
+            raise InvalidRequest("authority: Leave this out: connmgr makes the key of its own authority itself.")
     principals = None if request.principals is None else tuple(request.principals)
     limit = Limit(principals, request.seconds, request.renew)
     authority = None if request.authority is None else " ".join(request.authority.split()[:2])

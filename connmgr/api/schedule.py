@@ -349,8 +349,8 @@ def _try_out(request: RunStartRequest, run: Mapping[str, Any]) -> dict[str, Any]
         decided = entrance.post(caller(), "/token/check", {"path": "/run/start", "request": run})
         if decided["effect"] == "ask":
             raise PolicyDenied(
-                "A rule of the token asks for an approval of this run, and nobody is there to give one when a schedule "
-                "fires: start it by /run/start, or have somebody add the schedule whom no rule asks.",
+                "A rule of the token asks for an approval of this run, and nobody can give one when a schedule fires: "
+                "start it by /run/start, or let the owner add the schedule.",
                 rule=decided["rule"],
             )
     try:
@@ -388,7 +388,7 @@ def _with_next_time(schedule: StoredSchedule, at: datetime) -> StoredSchedule:
     timing_of(schedule).after(at)
     turn: Turn = turn_after(schedule, at)
     if turn.due is None:
-        raise InvalidRequest("until: It would not fire any more.")
+        raise InvalidRequest("until: The schedule would never fire; all its times are later.")
     return changed(schedule, due=turn.due, next_at=turn.next_at, waits=False)
 
 

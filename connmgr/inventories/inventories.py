@@ -158,7 +158,7 @@ class Inventories:
                 stored.change(before.id, lambda document: replace(document, body=new.spec))
             elif not stored.add(new.document, most=MAX_INVENTORIES):
                 raise InventoryExists(
-                    f"name: Meanwhile an inventory is called {name!r}, or there are {MAX_INVENTORIES}."
+                    f"name: Another request has just added the inventory {name!r}, or the last of {MAX_INVENTORIES}."
                 )
             try:
                 self._apply(new, changes)

@@ -356,7 +356,7 @@ def _systemd_creds(action: str, content: bytes) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = "it does not answer" if isinstance(error, subprocess.TimeoutExpired) else error.strerror
         # Without its cause: TimeoutExpired has the output until then, which may be the key.
-        raise StartupError(f"The setting key_store is systemd-creds, which cannot be used: {reason}.") from None
+        raise StartupError(f"The setting key-store is systemd-creds, which cannot be used: {reason}.") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = "".join(character for character in (lines or ["it said nothing"])[-1] if character.isprintable())
@@ -444,14 +444,14 @@ def _system_backend() -> KeyringBackend:
         from keyring.backends.null import Keyring as Disabled
     except ImportError as error:
         raise StartupError(
-            "The setting key_store is keyring: install connmgr[keyring], in a clone by `pip install '.[keyring]'`."
+            "The setting key-store is keyring: install connmgr[keyring], in a clone by `pip install '.[keyring]'`."
         ) from error
     try:
         backend = keyring.get_keyring()
     except Exception as error:
         raise _unusable(error) from error
     if isinstance(backend, NoBackend | Disabled):
-        raise StartupError("No keyring of the operating system is available; set key_store to file, or unlock one.")
+        raise StartupError("No keyring of the operating system is available; unlock one, or set key-store to file.")
     return backend
 
 

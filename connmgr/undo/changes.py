@@ -310,7 +310,7 @@ class Undo:
             elif before.kind == "directory" and kind == "absent":
                 files.make_directory(self.fs, change.path, before.mode, parents=False, timeout=STEP_SECONDS)
             else:
-                raise errors.WrongFileType(f"A {kind} is there, where a {before.kind} was.")
+                raise errors.WrongFileType(f"Another kind of file is there now ({kind}, not {before.kind}); it was left as it is.")
         return keeping.change
 
     def _write(self, change: FileChange, current: Seen) -> FileChange:
@@ -369,7 +369,7 @@ class Undo:
         change_back = self.keeper.keep(self.fs, change.path, "undo.restore", follow=False, undoes=change.id)
         with change_back as keeping:
             if not keeping.seen.state.holds(current.state):
-                raise errors.FileChanged("The file was changed in this moment; it was left alone.")
+                raise errors.FileChanged("The file changed while it was being put back; it was left as it is now.")
             yield keeping
 
 

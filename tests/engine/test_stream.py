@@ -1,4 +1,4 @@
-"""Which shell runs the command of a stream: this sh itself where the login shell would do nothing else with its words."""
+"""Which shell runs a stream's command: this sh itself where the login shell would do nothing else with its words."""
 
 from __future__ import annotations
 

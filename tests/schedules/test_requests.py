@@ -170,7 +170,10 @@ def test_a_name_has_no_control_characters(client: Client) -> None:
         ({"cron": "0 0 1 1 *", "timezone": "Mars/Base"}, "There is no time zone 'Mars/Base'; write Europe/Vienna"),
         ({"cron": "0 0 1 1 *", "timezone": "europe/berlin"}, "no time zone 'europe/berlin'; is Europe/Berlin meant?"),
         ({"cron": "0 0 1 1 *", "timezone": "Berlin"}, "no time zone 'Berlin'; is Europe/Berlin meant?"),
-        ({"cron": "0 0 1 1 *", "until": "2020-01-01T00:00:00Z"}, "until: It would not fire any more."),
+        (
+            {"cron": "0 0 1 1 *", "until": "2020-01-01T00:00:00Z"},
+            "until: The schedule would never fire; all its times are later.",
+        ),
         ({"cron": "0 0 1 1 *", "until": "2099-01-01T00:00:00"}, "until: Not a time since 1970 with its zone"),
         ({"cron": "0 0 1 1 *", "until": "tomorrow"}, "until: Not a time since 1970 with its zone"),
         ({"cron": "0 0 1 1 *", "every": 60}, "Give either cron or every."),
@@ -315,7 +318,7 @@ def test_a_schedule_that_would_wait_for_a_person_is_refused(kept: Daemon, client
     run = {"connections": [LOCAL], "argv": ["touch", mark]}
     answer = holder.send("/schedule/add", name="asks", every=3600, run=run)
     assert (answer.status, answer.code) == (403, "policy_denied")
-    assert "nobody is there to give one when a schedule fires" in answer.json["message"]
+    assert "nobody can give one when a schedule fires" in answer.json["message"]
     holder.ok("/schedule/add", name="asks", every=3600, run={**run, "argv": ["true"]})
     assert holder.refused("/schedule/update", schedule="asks", run=run) == "policy_denied"
     assert client.schedules.query("asks")[0].run["argv"] == ["true"]
