@@ -310,7 +310,9 @@ class Undo:
             elif before.kind == "directory" and kind == "absent":
                 files.make_directory(self.fs, change.path, before.mode, parents=False, timeout=STEP_SECONDS)
             else:
-                raise errors.WrongFileType(f"Another kind of file is there now ({kind}, not {before.kind}); it was left as it is.")
+                raise errors.WrongFileType(
+                    f"Another kind of file is there now ({kind}, not {before.kind}); it was left as it is."
+                )
         return keeping.change
 
     def _write(self, change: FileChange, current: Seen) -> FileChange:
