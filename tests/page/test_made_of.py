@@ -13,7 +13,7 @@ MOST_AT_FIRST = 29_500
 """Bytes of our own until the hub is there, as they are delivered: each file by itself, without comments and
 indentation, packed by gzip."""
 
-MOST_BYTES = 109_000
+MOST_BYTES = 109_300
 """The same of all files."""
 
 OWN = [

@@ -16,6 +16,8 @@ const ASKED_CHARACTERS = 5000;
 const SCROLLBACK_LINES = 5000;
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15000;
+/** Until the files that draw terminals are asked for once more. */
+const LOADING_WAIT_MS = 3000;
 const MIN_CONTRAST = 4.5;
 const AWAY = "The daemon does not answer; trying again.";
 const GONE = new Set(["unknown_terminal", "unknown_connection", "not_visible"]);
@@ -177,7 +179,7 @@ export class Session {
       if (this._closed) return;
       if (!xterm) {
         this._become("lost", AWAY);
-        await new Promise((done) => setTimeout(done, LONGEST_WAIT_MS / 5));
+        await new Promise((done) => setTimeout(done, LOADING_WAIT_MS));
       }
     }
     const { Terminal, FitAddon, SearchAddon } = xterm;
