@@ -223,6 +223,9 @@ def test_hosts_of_a_token_have_its_rights_and_end_with_it(hosts: _Hosts, tmp_pat
     assert _names(hosts.config.read_text()) == ["local"]
     assert f"connmgr --token-file {token} ssh-config" in hosts.config.read_text()
     assert hosts.ssh("local", "uname")[0] == "Linux\n"
+    _, errors = hosts.ssh("-N", "-L", "8080:127.0.0.1:80", "local", code=255)
+    assert "The token lacks the scope tunnel" in errors
+    assert "connmgr: If ssh says above that a forwarding request failed, only that is the reason." in errors
     refused = connmgr("--token-file", str(token), "ssh-config", "--write", "--yes", code=1)
     assert "owner's rights" in refused.errors
     [made] = connmgr("token", "ls", "--json").json

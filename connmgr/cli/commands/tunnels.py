@@ -27,6 +27,7 @@ from connmgr.printable import visible
 
 TUNNEL = "tunnel"
 HEADING = ("NAME", "STATE", "ADDRESS", "STREAMS", "IN", "OUT", "LAST ERROR")
+_UNLESS_FORWARDED = "If ssh says above that a forwarding request failed, only that is the reason."
 _OPENSSH = "OpenSSH_"
 _VERSION_SECONDS = 1.0
 """Longest time for an SSH client to say who it is; each says so at once."""
@@ -457,6 +458,8 @@ def _explain(host: str, port: int) -> None:
             )
     except ClientError as error:
         reason = failure(error).message
+        if error.code == "scope_denied":
+            reason = f"{_UNLESS_FORWARDED} Otherwise: {reason} It is needed to look up what else may be wrong."
     told = f"connmgr: {' '.join(reason.split())}"
     click.echo(told, err=True)
     # Libraries do not show the standard error of a ProxyCommand. With ControlPersist, which is Ansible's default,
@@ -518,7 +521,7 @@ def _reason(client: Client, host: str, port: int, asking: str) -> str:
     return (
         f"{host} is a stored connection that logs in as {entry.user}: leave the user out, and options about HostName "
         "and the control socket (-S, ControlPath), which Emacs and Ansible give by themselves; docs/TOOLS.md says how "
-        "to turn that off. If ssh says above that a forwarding request failed, only that is the reason."
+        f"to turn that off. {_UNLESS_FORWARDED}"
     )
 
 
