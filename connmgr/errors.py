@@ -1,7 +1,12 @@
 """Every error that connmgr raises on purpose; a client sees its ``code`` and its message.
 
-Their order is that of their statuses: :class:`RequestError` 400 to 431, :class:`OperationError` 500,
-:class:`Unavailable` 503, and :class:`StartupError`, with which the daemon refuses to start.
+The tree, of which this module has the leaves in the same order::
+
+    ConnmgrError
+    ├── RequestError     400 to 431: the request is at fault
+    ├── OperationError   500: the operation could not be carried out
+    ├── Unavailable      503: not now; the same request may succeed later
+    └── StartupError     the daemon refuses to start
 """
 
 from __future__ import annotations

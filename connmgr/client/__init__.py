@@ -153,6 +153,7 @@ class _Group:
 
 
 def _group(module: str) -> Any:
+    # As Any, so that mypy takes the class in each attribute's annotation.
     return _Group(module)
 
 

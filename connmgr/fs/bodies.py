@@ -283,8 +283,8 @@ class Blobs:
     """The blobs of all client sessions. Safe to use from several threads.
 
     ``quota`` limits the bytes of all blobs, incoming ones included; tokens have shares of it (:mod:`connmgr.shares`),
-    and of the files. ``ttl`` is in seconds. ``directory`` is for blobs
-    that do not fit into memory; it is created, mode 0700, if missing.
+    and of the files. ``ttl`` is in seconds. ``directory`` is for blobs that do not fit into memory; it is created, mode
+    0700, if missing.
     """
 
     def __init__(self, directory: Path, *, quota: int, ttl: float) -> None:

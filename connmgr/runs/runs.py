@@ -543,7 +543,7 @@ class RunDriver:
     ) -> None:
         self.id, self.holder = id, holder
         self.thread = threading.Thread(target=self._run, name="run", daemon=True)
-        self._runs, self._vault, self._session = runs, runs._vault, access
+        self._runs, self._vault, self._authors, self._session = runs, runs._vault, runs._authors, access
         self._membership, self._boot, self._helps_from = membership, membership.boot, helps_from
         self._begun: dict[str, BegunTarget] = {}
         self._closes_at: float | None = None
@@ -618,10 +618,6 @@ class RunDriver:
                 if not self._begun and not self._goes_on(step):
                     return
                 outcomes = self._gathered(work, step)
-
-    @property
-    def _authors(self) -> Authors:
-        return self._runs._authors
 
     def _goes_on(self, step: RunStep) -> bool:
         """Whether something may be begun soon by this thread, where nothing runs now."""
