@@ -43,6 +43,7 @@ from connmgr.processes import posix_session_of
 from connmgr.rights.grant import Grant
 from connmgr.shares import Held
 from connmgr.shell.commands import state_of
+from connmgr.shell.shells import NO_SHELL
 from connmgr.suspension import Suspended
 from connmgr.vault.jobs import StoredJob
 from connmgr.vault.schema import now
@@ -241,7 +242,7 @@ def _start_outside(job: StoredJob, request: JobStartRequest | ExecRequest) -> tu
     try:
         outside = lease.link.look_for_shell(timeout)
         if outside is None:
-            raise NoShell("No shell session is running on this connection; start it first.")
+            raise NoShell(NO_SHELL)
         if request.cwd or request.env:
             raise InvalidRequest(
                 "The container has no shell that could enter a directory or set variables: omit cwd and env."

@@ -400,7 +400,7 @@ class UnixListener(wasyncore.dispatcher):
 
 
 def _thread_shares(slots: int, threads: int) -> Shares:
-    """Return the shares of the threads; a token's has room for all requests of its slots."""
+    """Return the shares of the threads: one token may have half as many as slots, and some for quick requests."""
     together = max(1, threads - OWNER_THREADS)
     return Shares(max(1, min(together, slots // 2 + QUICK_THREADS)), together, strangers=STRANGER_THREADS)
 

@@ -43,6 +43,8 @@ logger = logging.getLogger("connmgr.shell")
 MAX_SHELLS = 16
 """Most shells of one connection, including those that are being started."""
 
+NO_SHELL = "No shell session is running on this connection; start it first."
+
 MAX_GAVE_WAY = 1000
 """Most shells that gave way and are remembered; then the oldest is forgotten."""
 
@@ -516,7 +518,7 @@ class ShellTable:
 
     def _no_shell(self, connection: str) -> NoShell:
         self._vault.connections.get(connection)
-        return NoShell("No shell session is running on this connection; start it first.")
+        return NoShell(NO_SHELL)
 
     def _admitted(self, name: ShellRef, access: Access) -> Shell:
         """Return the running shell if ``access`` may use it; end it if its connection was changed.
