@@ -14,6 +14,7 @@ that has it: ``cache1`` is not ``cache10``.
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -249,6 +250,8 @@ def _no_match(
     everything = connections.names()
     usable = {name.id for name in connections.names(category=category, type=type) if usage in (None, name.usage)}
     hint = suggest(selector, everything, lambda candidate: candidate.id in usable, patterns=True)
+    if "=" in selector and not isinstance(connections, _Narrowed):
+        hint += f" A condition on labels and facts goes into `where`: `--where {shlex.quote(selector)}`."
     return f"{problem}{hint} `connmgr ls` lists them."
 
 

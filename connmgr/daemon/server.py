@@ -95,7 +95,8 @@ def bind(host: str, port: int) -> socket.socket:
             raise StartupError(
                 f"Cannot listen on {host}:{port}: not an address of this machine; choose another --host."
             ) from error
-        raise StartupError(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
+        advice = " Ports below 1024 are root's; choose another --port." if error.errno == errno.EACCES else ""
+        raise StartupError(f"Cannot listen on {host}:{port}: {error.strerror}.{advice}") from error
     return bound
 
 

@@ -180,6 +180,10 @@ class TestWhatIsNear:
             "Error: No connection is called 'xyzzy'. `connmgr ls` lists them.\n"
         )
 
+    def test_a_condition_in_place_of_a_name_is_told_where_it_goes(self, connmgr: CommandLine) -> None:
+        errors = connmgr("exec", "--all", "env=prod", "--", "true", code=125).errors
+        assert "A condition on labels and facts goes into `where`: `--where env=prod`." in errors
+
 
 class TestChangesOfMany:
     """Each shows what it means before it changes anything, and takes the selectors of ``exec --all``."""
