@@ -24,9 +24,17 @@ def agent(daemon: Daemon) -> Holder:
     return holder
 
 
-def job(holder: Holder, command: str) -> str:
-    id = str(holder.ok("/job/start", connection=LOCAL, command=command)["job"])
-    eventually(lambda: holder.ok("/job/info", job=id), "the job ends", holds=lambda one: one["state"] == "exited")
+def job(holder: Holder, command: str, **more: str) -> str:
+    """Run a job to the end of its output, which may come after that of its command."""
+    id = str(holder.ok("/job/start", connection=LOCAL, command=command, **more)["job"])
+    offsets = {"stdout": 0, "stderr": 0}
+
+    def is_over() -> bool:
+        read = holder.ok("/job/output", job=id, **offsets)
+        offsets.update({name: read[name]["next"] for name in offsets})
+        return all(read[name]["eof"] for name in offsets)
+
+    eventually(is_over, "the job's output does not end")
     return id
 
 
@@ -86,8 +94,7 @@ def test_a_secret_is_cut_out_also_where_an_output_is_cut(daemon: Daemon, agent: 
     daemon.client.post("/secret/sudo", connection=LOCAL, password=SECRET)
     begin, rest = 3000 - len(SECRET) // 2, 5000 - len(SECRET) // 2
     text = f"head -c {begin} /dev/zero | tr '\\0' a; cat; head -c {rest} /dev/zero | tr '\\0' b"
-    id = str(agent.ok("/job/start", connection=LOCAL, command=text, stdin=SECRET)["job"])
-    eventually(lambda: agent.ok("/job/info", job=id), "the job ends", holds=lambda one: one["state"] == "exited")
+    id = job(agent, text, stdin=SECRET)
 
     def shown() -> str:
         [started] = [one for one in steps(daemon, agent) if one["job"] == id and one["action"] == "job.start"]
