@@ -207,9 +207,11 @@ class _Outputs:
                 return None, None, "The caller may not see this job."
             read = services().jobs.output(id, caller().access, 0, 0, SHOWN_CHARACTERS)
             self.exit_codes[id] = services().jobs.find(id).stored.exit_code
-            shown, left_out = [], 0
+            shown, left_out, is_over = [], 0, True
             for name in ("stdout", "stderr"):
-                size = 0 if read.seen is None else getattr(read.seen, name).size
+                seen = None if read.seen is None else getattr(read.seen, name)
+                size = 0 if seen is None else seen.size
+                is_over = is_over and seen is not None and seen.ended
                 text = self._cleaned(getattr(read, name), connection)
                 if size > SHOWN_CHARACTERS:
                     head, tail = SHOWN_CHARACTERS * 3 // 4, SHOWN_CHARACTERS // 4
@@ -224,7 +226,9 @@ class _Outputs:
         except errors.ConnmgrError as error:
             self._failed[connection] = error.message
             return None, None, error.message
-        return shown[0], shown[1], f"{left_out} bytes are left out." if left_out else None
+        why = [f"{left_out} bytes are left out."] if left_out else []
+        why += [] if is_over else ["Its output had not ended when it was read."]
+        return shown[0], shown[1], " ".join(why) or None
 
     @staticmethod
     def _cleaned(printed: bytes, connection: str) -> str:

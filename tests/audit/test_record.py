@@ -59,6 +59,13 @@ def test_long_output_has_its_beginning_and_its_end(daemon: Daemon, agent: Holder
     assert "bytes are left out" in started["notShown"]
 
 
+def test_output_that_has_not_ended_says_so(daemon: Daemon, agent: Holder) -> None:
+    id = str(agent.ok("/job/start", connection=LOCAL, command="echo before; read line; echo after")["job"])
+    [started] = [one for one in steps(daemon, agent) if one["job"] == id and one["action"] == "job.start"]
+    assert (started["exitCode"], started["notShown"]) == (None, "Its output had not ended when it was read.")
+    agent.ok("/job/kill", job=id, signal="KILL")
+
+
 def test_commands_whose_output_is_not_kept_say_so(daemon: Daemon, agent: Holder) -> None:
     agent.ok("/shell/exec", connection=LOCAL, command="echo gone")
     step = steps(daemon, agent)[-1]
