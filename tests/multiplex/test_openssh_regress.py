@@ -1,9 +1,9 @@
 """OpenSSH's own regression tests of multiplexing and of sessions, against the daemon in place of a master.
 
 These are ``regress/multiplex.sh``, and the scripts that test what a session carries. They come from Debian's source
-package and are run as they are. What surrounds them in OpenSSH's tree is replaced: the functions and variables that
-they use, a netcat, and an ssh that takes the daemon's control socket where multiplex.sh starts a master. docs/API.md
-lists what is left out.
+package and are run as they are, but for the ports that multiplex.sh names. What surrounds them in OpenSSH's tree is
+replaced: the functions and variables that they use, a netcat, and an ssh that takes the daemon's control socket where
+multiplex.sh starts a master. docs/API.md lists what is left out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,16 @@ from tests.components import openssh_source
 from tests.multiplex.behind import Hosts
 from tests.plugins.oneself import ssh_server
 from tests.plugins.sshd import Sshd
+from tests.ports import reserved_port
 
 # OpenSSH's script has pauses of its own, and its source is fetched first.
 pytestmark = [pytest.mark.needs("sshd", "ssh", "bash", "openssh-source"), pytest.mark.timeout(300)]
 
 LEFT_OUT = {f"test connection multiplexing: status {status} (-Oproxy)" for status in (0, 1, 4, 5, 44)}
 """The parts of the script that fail: the daemon does not speak SSH at a control socket."""
+
+PORTS = ("P=3301", "$((${PORT} + 1))", "$((${PORT} + 2))")
+"""Where multiplex.sh names the ports that it listens on. Another program may have them: reserved ones replace them."""
 
 HARNESS = r"""
 make_tmpdir() { SSH_REGRESS_TMP=$OBJ; }
@@ -133,14 +138,24 @@ class _Regress:
             "proxycmd": "",
         }
 
-    def run(self, script: str, config: Mapping[str, object], *configs: str) -> tuple[list[str], set[str], str]:
-        """Run a script with ``config`` in files called ``configs``; return its parts, those that failed, and stderr."""
+    def run(
+        self, script: str, config: Mapping[str, object], *configs: str, instead: Mapping[str, str] | None = None
+    ) -> tuple[list[str], set[str], str]:
+        """Run a script with ``config`` in files called ``configs``; return its parts, those that failed, and stderr.
+
+        The keys of ``instead`` are texts of the script, each replaced by its value.
+        """
+        text = (self._source / f"{script}.sh").read_text()
+        for old, new in (instead or {}).items():
+            assert old in text, f"{script}.sh has no {old}"
+            text = text.replace(old, new)
+        (self._scratch / "script").write_text(text)
         for name in configs:
             lines = "".join(f"    {keyword} {value}\n" for keyword, value in config.items())
             (self._scratch / name).write_text(f"Host *\n{lines}")
         setting = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in self._variables.items())
         end = f"echo finished >>{self._scratch}/parts\n"
-        (self._scratch / "run").write_text(f"{setting}{HARNESS}. {self._source}/{script}.sh\n{end}")
+        (self._scratch / "run").write_text(f"{setting}{HARNESS}. {self._scratch}/script\n{end}")
         for name in ("failed", "parts"):
             (self._scratch / name).touch()
         done = self._hosts.run(
@@ -167,19 +182,22 @@ def test_scripts_of_sessions(hosts: Hosts, server: Sshd, tmp_path: Path, script:
 
 def test_multiplex_sh(hosts: Hosts, server: Sshd, tmp_path: Path) -> None:
     (tmp_path / "known_hosts").write_text(server.known_hosts("localhost-with-alias"))
-    begun, failed, errors = _Regress(hosts, server, tmp_path).run(
-        "multiplex",
-        {
-            "HostName": "127.0.0.1",
-            "HostKeyAlias": "localhost-with-alias",
-            "Port": server.port,
-            "User": server.user,
-            "IdentityFile": server.client_key,
-            "UserKnownHostsFile": tmp_path / "known_hosts",
-            "BatchMode": "yes",
-        },
-        "ssh_config",
-    )
+    with ExitStack() as reserved:
+        ports = [str(reserved.enter_context(reserved_port())) for _ in PORTS]
+        begun, failed, errors = _Regress(hosts, server, tmp_path).run(
+            "multiplex",
+            {
+                "HostName": "127.0.0.1",
+                "HostKeyAlias": "localhost-with-alias",
+                "Port": server.port,
+                "User": server.user,
+                "IdentityFile": server.client_key,
+                "UserKnownHostsFile": tmp_path / "known_hosts",
+                "BatchMode": "yes",
+            },
+            "ssh_config",
+            instead=dict(zip(PORTS, (f"P={ports[0]}", *ports[1:]), strict=True)),
+        )
     assert len(begun) > 15
     exits = {
         f"exit status {status} {early}over multiplexed connection (-Oproxy)"
