@@ -89,7 +89,8 @@ def rotate(database: Database, store: KeyStore) -> None:
     old = load_from(store, create=False, verifier=database.key_verifier)
     new = VaultKey.generate()
     store.write_next(new)
-    database.write(lambda tx: _rekey(tx, old, new), timeout=WRITE_SECONDS)
+    # Whoever has the old key opens all that was sealed to the vault, also later, with what it has wrapped.
+    database.write(lambda tx: _rekey(tx, old, new), timeout=WRITE_SECONDS, erases=True)
     store.promote()
 
 

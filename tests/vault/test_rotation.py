@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ import pytest
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
 from connmgr.secrets import vault_key
 from connmgr.secrets.passphrases import Cost, KeyDerivation
-from connmgr.secrets.principals import Access
+from connmgr.secrets.principals import VAULT, Access
 from connmgr.secrets.vault_key import KeyFile, VaultKey, load
 from connmgr.vault import Vault, open_database, principals
+from connmgr.vault.backends import SQLite
 from connmgr.vault.integrity import rotate
 from connmgr.vault.names import ALL_CONNECTIONS
 from tests.vault.conftest import make_older
@@ -245,6 +248,61 @@ def test_rotation_survives_being_killed_at_each_step(filled: tuple[Path, dict[st
             break
         steps += 1
     assert steps >= 12, f"a rotation has only {steps} steps?"
+
+
+def wrapped_key(directory: Path, name: str) -> bytes:
+    return bytes(value_of(directory, "SELECT wrapped_key FROM principal WHERE name = ?", name))
+
+
+def holding(directory: Path, content: bytes) -> set[str]:
+    return {file.name for file in directory.iterdir() if file.is_file() and content in file.read_bytes()}
+
+
+def dies(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_rotation_leaves_nothing_that_the_old_key_opens(filled: tuple[Path, dict[str, Any], list[str]]) -> None:
+    directory, _, _ = filled
+    old = wrapped_key(directory, VAULT)
+    with closing(sqlite3.connect(directory / "vault.db")) as somebody_who_looks:
+        somebody_who_looks.execute("SELECT count(*) FROM meta").fetchall()
+        rotate_in(directory)
+        assert holding(directory, old) == set(), "whoever has the old key opens every secret with this file"
+
+
+def test_a_killed_rotation_leaves_nothing_that_the_old_key_opens_once_the_vault_is_open(
+    filled: tuple[Path, dict[str, Any], list[str]],
+) -> None:
+    directory, _, _ = filled
+    old = wrapped_key(directory, VAULT)
+
+    def rotate_and_die() -> None:
+        SQLite.scrub = dies  # type: ignore[method-assign, assignment]
+        KeyFile.promote = dies  # type: ignore[method-assign, assignment]
+        rotate_in(directory)
+
+    _, status = os.waitpid(in_a_child(rotate_and_die), 0)
+    assert os.WIFSIGNALED(status)
+    with opened(directory):
+        assert holding(directory, old) == set(), "whoever has the old key opens every secret with this file"
+
+
+def test_a_killed_change_of_passphrase_leaves_nothing_that_the_old_one_opens_once_the_vault_is_open(
+    template: Path, tmp_path: Path
+) -> None:
+    directory = copied(template, tmp_path)
+    old = wrapped_key(directory, "alice")
+
+    def change_and_die() -> None:
+        with opened(directory) as vault:
+            SQLite.scrub = dies  # type: ignore[method-assign, assignment]
+            vault.principals.change_passphrase("alice", PASSPHRASES["alice"], "alice's next passphrase")
+
+    _, status = os.waitpid(in_a_child(change_and_die), 0)
+    assert os.WIFSIGNALED(status)
+    with opened(directory):
+        assert holding(directory, old) == set(), "whoever has the old passphrase opens alice's secrets with this file"
 
 
 @pytest.fixture
