@@ -178,6 +178,10 @@ COMPONENTS = {
     "doas": Component.of_program("doas", "opendoas", "doas"),
     "rsync": Component.of_program("rsync", "rsync"),
     "git": Component.of_program("git", "git"),
+    "lftp": Component.of_program("lftp", "lftp"),
+    "pdsh": Component.of_program("pdsh", "pdsh"),
+    "clush": Component.of_program("clush", "clustershell"),
+    "parallel": Component.of_program("parallel", "parallel"),
     "sshfs": Component(
         lambda: program("sshfs") is not None and os.access("/dev/fuse", os.R_OK | os.W_OK) and os.geteuid() == 0,
         ("sshfs", ""),

@@ -13,7 +13,6 @@ from contextlib import closing
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
-from typing import Any
 
 import paramiko
 import pytest
@@ -216,22 +215,19 @@ def test_ansible_s_own_ssh_plugin_is_root(root: Hosts, running_machine: Machine,
     assert (written.read_text(), written.stat().st_uid) == ("hello", 0)
 
 
-def _found(*argv: str) -> Any:
-    missing = shutil.which(argv[0]) is None
-    return pytest.param(argv, id=argv[0], marks=pytest.mark.skipif(missing, reason=f"needs {argv[0]}"))
+PROGRAMS = [
+    ("lftp", "-c", "open sftp://web+root; cat /root/settings"),
+    ("pdsh", "-N", "-R", "ssh", "-w", "web+root", "cat /root/settings"),
+    ("clush", "-N", "-w", "web+root", "cat /root/settings"),
+    # It takes no + in the name of a host.
+    ("parallel", "-S", "root", "--plain", "cat", ":::", "/root/settings"),
+]
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        _found("lftp", "-c", "open sftp://web+root; cat /root/settings"),
-        _found("pdsh", "-N", "-R", "ssh", "-w", "web+root", "cat /root/settings"),
-        _found("clush", "-N", "-w", "web+root", "cat /root/settings"),
-        # It takes no + in the name of a host.
-        _found("parallel", "-S", "root", "--plain", "cat", ":::", "/root/settings"),
-    ],
-)
 @pytest.mark.needs("machine", "sudo")
+@pytest.mark.parametrize(
+    "argv", [pytest.param(argv, id=argv[0], marks=pytest.mark.needs(argv[0])) for argv in PROGRAMS]
+)
 def test_programs_that_find_ssh_by_its_name_read_files_of_root(
     root: Hosts, running_machine: Machine, tmp_path: Path, argv: tuple[str, ...]
 ) -> None:
