@@ -83,7 +83,7 @@ def test_what_a_killed_restore_has_left_is_neither_a_vault_nor_an_empty_director
     shutil.copyfile(saved, remains)
     with pytest.raises(BackupFailed, match=f"{remains} is of another restore"):
         restore(saved, directory)
-    with pytest.raises(StartupError, match=f"There is no vault .* yet: {remains} is of a restore"):
+    with pytest.raises(StartupError, match=f"There is no vault at .*: a restore has left {remains}"):
         open_database(f"sqlite:///{directory / 'vault.db'}")
     remains.unlink()
     restore(saved, directory)

@@ -646,7 +646,7 @@ async function rotate({ recovery, user }) {
 const revoke = ({ recovery, user }) =>
   confirm({
     title: `Revoke recovery key ${recovery}?`,
-    text: `Its words open nothing from then on. If ${text(user)} then forgets the passphrase, this key is no way back.`,
+    text: `Its words open nothing from then on, also if ${text(user)} forgets the passphrase.`,
     yes: "Revoke",
     danger: true,
   }).then((is) => is && call("/vault/recovery/revoke", { recovery }));
