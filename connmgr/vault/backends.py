@@ -132,8 +132,8 @@ class SQLite:
             if remains := partial_files(self.path):
                 # A daemon would begin an empty vault where somebody expects the restored one.
                 raise StartupError(
-                    f"There is no vault at {self.path}: a restore has left {remains[0]}. If it still runs, wait for its "
-                    f"end. If it was killed, empty {self.path.parent} and restore the backup again."
+                    f"There is no vault at {self.path}: a restore has left {remains[0]}. If it still runs, wait for "
+                    f"its end. If it was killed, empty {self.path.parent} and restore the backup again."
                 )
             return schema.StoredSchema()
         try:
