@@ -306,7 +306,7 @@ _NOT_ALIKE = SHELLS_OWN | frozenset(b"[ echo pwd test".split())
 
 def is_single(text: bytes) -> bool:
     """Whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
-    match = _SINGLE.fullmatch(text.strip(BLANKS)) if len(text) <= MAX_SINGLE_BYTES else None
+    match = _as_single(text)
     return match is not None and match["program"] not in _NO_SINGLES
 
 
@@ -314,10 +314,14 @@ def words_alike(text: bytes) -> list[bytes] | None:
     """Return the words of ``text`` if it is one program with simple words, which ash, bash, dash and sh all run alike,
     without a difference between builtin and program but for ``true`` and ``false``; None otherwise.
     """
-    match = _SINGLE.fullmatch(text.strip(BLANKS)) if len(text) <= MAX_SINGLE_BYTES else None
+    match = _as_single(text)
     if match is None or match["program"] in _NOT_ALIKE or not _PATH.fullmatch(match["program"]):
         return None
     return match[0].split()
+
+
+def _as_single(text: bytes) -> re.Match[bytes] | None:
+    return _SINGLE.fullmatch(text.strip(BLANKS)) if len(text) <= MAX_SINGLE_BYTES else None
 
 
 def is_program(name: bytes) -> bool:
