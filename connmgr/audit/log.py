@@ -44,7 +44,7 @@ MAX_BYTES = 16 * 1024 * 1024
 KEPT_FILES = 8
 """Number of files kept: ``audit.log``, then ``audit.log.1``, the newest of the older ones, and so on.
 
-One more is kept until the vault has stored the new beginning of the log.
+One more is kept until the vault has stored the new beginning of the log; no further file begins until then.
 """
 
 ANCHOR_SECONDS = 1.0
@@ -80,6 +80,10 @@ older end that the vault knew; or ``gone``, logs of the vault whose files are mi
 
 FORKED = "forked"
 """The ``event`` of an entry about another daemon, ``by``, that has anchored a copy of this log as its own."""
+
+AFTER_LOST = "lost"
+"""The ``event`` of an entry that follows lost ones where no request does: only a later number shows that some are
+missing."""
 
 _NOTHING_DONE = "The audit log cannot be written, so nothing was done."
 
@@ -237,6 +241,7 @@ class AuditLog:
         """Store the end of the log in the vault; if that fails, it is logged, and the next anchor replaces it."""
         # An earlier end must not be stored after a later one.
         with self._anchoring:
+            is_whole = self._follow_lost()
             # Before the end is read: an entry that comes in between sets it again, and is anchored a second later.
             self._news.clear()
             other = None
@@ -260,6 +265,8 @@ class AuditLog:
                 if not self._adrift:
                     logger.warning("The end of the audit log is not anchored in the vault, or not noted: %s", error)
                 self._adrift = True
+                self._news.set()
+            if not is_whole:
                 self._news.set()
         if other is not None:
             self._tell_fork(other)
@@ -301,20 +308,39 @@ class AuditLog:
                 self._failing = True
         if not self._news.is_set():
             self._news.set()
-        # Outside of the lock: a plugin may take long, and entries of others must not wait for it.
+        self._shipped(numbered)
+        if lost is not None:
+            raise AuditUnavailable(_NOTHING_DONE) from lost
+        return int(numbered["seq"])
+
+    def _shipped(self, numbered: Mapping[str, Any]) -> None:
+        """Ship an entry. The lock is not held: a plugin may take long, and entries of others must not wait for it."""
         try:
             self._ship(entry=numbered)
         except Exception:
             # A plugin may raise any exception; the log itself is intact.
             logger.exception("A plugin failed to take note of entry %d.", numbered["seq"])
-        if lost is not None:
-            raise AuditUnavailable(_NOTHING_DONE) from lost
-        return int(numbered["seq"])
+
+    def _follow_lost(self) -> bool:
+        """Append an entry if the last ones were lost; return whether the log has a later entry than any lost one."""
+        with self._lock:
+            if self._number == self._last:
+                return True
+            head = {"seq": self._number + 1, "previous": self._hash}
+            numbered = {**head, "time": moment(), "event": AFTER_LOST, "entries": self._number - self._last}
+            try:
+                self._write(numbered)
+            except (OSError, StartupError):
+                return False
+            self._number += 1
+            self._failing = False
+        self._shipped(numbered)
+        return True
 
     def _write(self, numbered: dict[str, Any]) -> None:
         line = _ENCODER.encode(numbered).encode() + b"\n"
         # Not for the first entry of a file: one that is longer than a file may be would rotate for ever.
-        if self._size and self._size + len(line) > self._max_bytes:
+        if self._size and self._size + len(line) > self._max_bytes and not self._has_surplus():
             self._rotate()
         if not self._size:
             # Each file names its log, so that a file alone can be assigned to an anchor.
@@ -359,8 +385,20 @@ class AuditLog:
         sync_directory(self.path.parent)
         os.close(self._descriptor)
         self._descriptor, self._size = fresh, os.fstat(fresh).st_size
-        if older(self.path, KEPT_FILES).exists():
-            self._first = max(self._first, first_number(older(self.path, KEPT_FILES - 1)))
+        self._has_surplus()
+
+    def _has_surplus(self) -> bool:
+        """Whether the oldest file is one too many; the log then begins with the next one, which the vault is told.
+
+        Until the vault knows, as while its database is away, the next file must not begin, since it would replace the
+        oldest one: the vault demands these entries, so that they would look taken away.
+        """
+        if not older(self.path, KEPT_FILES).exists():
+            return False
+        # A crash between two renames may have left a gap after the oldest file.
+        rest = (first_number(older(self.path, number)) for number in range(KEPT_FILES - 1, -1, -1))
+        self._first = max(self._first, next(filter(None, rest), 0))
+        return True
 
     def _remove_oldest(self, first: int) -> None:
         """Remove the oldest file if it is one too many, and the vault knows that the log now begins at ``first``.
@@ -393,6 +431,8 @@ class AuditLog:
         if point.is_new and self._size:
             # The file has entries of an older version, without a chain.
             self._rotate()
+        # A daemon that was killed may have left one.
+        self._has_surplus()
         return {**remarks, **point.remarks}
 
     def _known(self) -> Mapping[str, Anchor]:

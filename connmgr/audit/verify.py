@@ -93,7 +93,7 @@ class LogFault:
             return f"{what}{where}{self.more}."
         if self.seq == self.last:
             return f"Entry {self.seq} {what}{where}."
-        what = what.replace("it is", "they are").replace("it was", "they were").replace("it.", "them.")
+        what = what.replace("it is", "they are").replace("it was", "they were").replace("write it", "write them")
         plural = what.replace("is ", "are ", 1) if what.startswith("is ") else what.replace("was ", "were ", 1)
         return f"Entries {self.seq} to {self.last} {plural}{where}."
 

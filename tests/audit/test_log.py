@@ -340,6 +340,31 @@ def test_entries_that_the_daemon_lost_are_distinguished_from_removed_ones(log: L
     running.close()
     os.close(full)
     assert log.faults() == [("lost", 2, 3)]
+    assert log.verified().faults[0].message.startswith("Entries 2 to 3 were lost: the daemon could not write them")
+
+
+def test_lost_entries_show_although_no_request_follows(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_log, "ANCHOR_SECONDS", 0.01)
+    shipped = threading.Event()
+
+    def ship(entry: Mapping[str, Any]) -> None:
+        if entry.get("event") == "lost":
+            shipped.set()
+
+    running = open_log(log.directory, log.anchors, ship=ship)
+    running.record(FACTS, {}, {})
+    usual, full = running._descriptor, os.open("/dev/full", os.O_WRONLY)
+    running._descriptor = full
+    for _ in range(2):
+        running.record(FACTS, {}, {})
+    running._descriptor = usual
+    assert shipped.wait(DEADLINE_SECONDS), "the loss leaves no trace in the log"
+    running.close()
+    os.close(full)
+    last = json.loads(log.lines()[-1])
+    assert (last["event"], last["seq"], last["entries"], running.lost) == ("lost", 4, 2, 2)
+    log.write(1)
+    assert log.faults() == [("lost", 2, 3)]
 
 
 def test_the_daemon_continues_a_log_while_the_vault_is_unavailable(log: Log) -> None:
@@ -405,16 +430,22 @@ def test_lost_entries_are_shipped_and_a_shipper_s_errors_logged(log: Log, caplog
     assert "entry 3" in caplog.records[-1].getMessage()
 
 
+class Sometimes(KeptAnchors):
+    """Anchors in a vault that is :attr:`away` at times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = threading.Event()
+
+    def put(self, anchor: Anchor, *, takes_over: bool = False) -> Anchor | None:
+        if self.away.is_set():
+            raise VaultUnavailable("away")
+        return super().put(anchor, takes_over=takes_over)
+
+
 def test_files_are_deleted_only_after_the_vault_has_recorded_it(log: Log) -> None:
-    away = threading.Event()
-
-    class Sometimes(KeptAnchors):
-        def put(self, anchor: Anchor, *, takes_over: bool = False) -> Anchor | None:
-            if away.is_set():
-                raise VaultUnavailable("away")
-            return super().put(anchor, takes_over=takes_over)
-
-    log.anchors = Sometimes()
+    log.anchors = anchors = Sometimes()
+    away = anchors.away
     log.write(60, max_bytes=1000)
     while not log.file(KEPT_FILES - 1).exists():
         log.write(1, max_bytes=1000)
@@ -427,6 +458,36 @@ def test_files_are_deleted_only_after_the_vault_has_recorded_it(log: Log) -> Non
     while surplus.exists():
         log.write(1, max_bytes=1000)
     assert log.faults() == []
+
+
+@pytest.mark.parametrize("entries", [20, 100], ids=["before all files are there", "with all files"])
+def test_no_entry_is_dropped_while_the_vault_cannot_record_it(log: Log, entries: int) -> None:
+    log.anchors = anchors = Sometimes()
+    log.write(entries, max_bytes=1000)
+    anchors.away.set()
+    for _ in range(2):
+        log.write(200, max_bytes=1000)
+        assert log.faults() == []
+    anchors.away.clear()
+    # The oldest file goes with the first record, and the large one in its turn.
+    for _ in range(2):
+        log.write(60, max_bytes=1000)
+        assert (log.faults(), log.file(KEPT_FILES).exists()) == ([], False)
+    assert log.verified().last == entries + 520
+
+
+def test_files_with_a_gap_after_the_oldest_are_rotated_on(log: Log) -> None:
+    log.anchors = anchors = Sometimes()
+    log.write(100, max_bytes=1000)
+    anchors.away.set()
+    while not log.file(KEPT_FILES).exists():
+        log.write(1, max_bytes=1000)
+    anchors.away.clear()
+    for number in range(KEPT_FILES - 1, 1, -1):
+        log.file(number).replace(log.file(number + 1))
+    assert not log.file(2).exists()
+    log.write(60, max_bytes=1000)
+    assert len(list(log.directory.glob(f"{FILE_NAME}*"))) <= KEPT_FILES
 
 
 def test_the_end_is_anchored_within_a_second_and_at_the_end(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
