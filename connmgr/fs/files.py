@@ -86,12 +86,15 @@ NOTHING = "nothing"
 class FileAttributes:
     """A file's attributes: permissions if it is new, and the time of its last change, or None.
 
-    ``replaces`` is the SHA-256, in hexadecimal, of the one file that it may replace, or :data:`NOTHING`.
+    ``replaces`` is the SHA-256, in hexadecimal, of the one file that it may replace, or :data:`NOTHING`. With an
+    ``owner``, ``uid:gid``, the file gets both and the permissions, even if it exists. It is then never set-id for
+    another user, nor before it has its name.
     """
 
     mode: int | None = None
     modified: datetime | None = None
     replaces: str = ""
+    owner: str = ""
 
     @property
     def stamp(self) -> str:
@@ -154,6 +157,7 @@ def _put(
         attributes.stamp,
         attributes.replaces,
         str(len(sizes)) if len(sizes) > 1 else "",
+        attributes.owner,
     ]
     chunks = chunked(pieces) if size is None else portioned(pieces, sizes)
     with fs.run(remote.WRITE, arguments) as exchange:
@@ -241,9 +245,12 @@ def remove(fs: RemoteFileSystem, path: bytes, *, recursive: bool, timeout: float
     _do(fs, remote.REMOVE, [path, "1" if recursive else "", only], timeout)
 
 
-def make_directory(fs: RemoteFileSystem, path: bytes, mode: int | None, *, parents: bool, timeout: float) -> None:
+def make_directory(
+    fs: RemoteFileSystem, path: bytes, mode: int | None, *, parents: bool, timeout: float, owner: str = ""
+) -> None:
     """Create a directory; with ``parents`` its missing parents too, and an existing directory is not an error."""
-    _do(fs, remote.MKDIR, [path, _octal(mode), "1" if parents else ""], timeout)
+    # Where `fs` is pinned it gets the owner, `uid:gid`, if its user may give it.
+    _do(fs, remote.MKDIR, [path, _octal(mode), "1" if parents else "", owner], timeout)
 
 
 def move(fs: RemoteFileSystem, source: bytes, target: bytes, *, overwrite: bool, timeout: float) -> None:
@@ -252,15 +259,27 @@ def move(fs: RemoteFileSystem, source: bytes, target: bytes, *, overwrite: bool,
 
 
 def change_attributes(
-    fs: RemoteFileSystem, path: bytes, mode: int | None, owner: str | None, group: str | None, *, timeout: float
+    fs: RemoteFileSystem,
+    path: bytes,
+    mode: int | None,
+    owner: str | None,
+    group: str | None,
+    *,
+    timeout: float,
+    facts: str = "",
+    sha256: str = "",
 ) -> None:
     """Change a file's permissions, owner and group, where given; a link is followed.
+
+    Where ``fs`` is pinned, none is, and a file is left alone that does not have ``facts`` (its mode in octal, user and
+    group) and the checksum ``sha256``, where given: FileChanged.
 
     :raises PolicyDenied: there is a gate: a link of somebody else could lead chmod and chown elsewhere.
     """
     if fs.gate is not None:
         raise PolicyDenied("A token with path rules may not change modes and owners.")
-    _do(fs, remote.ATTRIBUTES, [path, "" if mode is None else f"{mode:05o}", owner or "", group or ""], timeout)
+    words = ["" if mode is None else f"{mode:05o}", owner or "", group or "", facts, sha256]
+    _do(fs, remote.ATTRIBUTES, [path, *words], timeout)
 
 
 def _do(fs: RemoteFileSystem, program: RemoteProgram, arguments: Sequence[str | bytes], timeout: float) -> None:
@@ -269,7 +288,7 @@ def _do(fs: RemoteFileSystem, program: RemoteProgram, arguments: Sequence[str | 
 
 
 def _octal(mode: int | None) -> str:
-    return "" if mode is None else f"{mode:o}"
+    return "" if mode is None else f"{mode:04o}"
 
 
 def _number(text: bytes) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from connmgr.errors import TransferFailed
+from connmgr.errors import FileChanged, TransferFailed
 
 READ = "fs.read"
 WRITE = "fs.write"
@@ -48,21 +48,28 @@ class Gate(Protocol):
 
 @dataclass
 class PathJudge:
-    """Passes the questions of one program to ``gate``; ``real`` is the last path that it reported."""
+    """Passes the questions of one program to ``gate``; ``real`` is the last path that it reported.
+
+    If there is ``only``, any other path is refused.
+    """
 
     gate: Gate
     real: bytes = b""
+    only: bytes | None = None
 
     def __call__(self, question: bytes) -> None:
         """Return if the program may continue.
 
         :raises connmgr.errors.PolicyDenied: it may not.
+        :raises connmgr.errors.FileChanged: it would work elsewhere.
         :raises TransferFailed: the question is malformed.
         """
         kind, _, path = question.partition(b" ")
         if kind not in _QUESTIONS or not path.startswith(b"/"):
             raise TransferFailed("The remote host did not report a real path.")
         self.real = _normal(path)
+        if self.only is not None and self.real != _normal(self.only):
+            raise FileChanged("Its directory has become a link that leads elsewhere.")
         actions, whole = _QUESTIONS[kind]
         decide = self.gate.covers if whole else self.gate.check
         for action in actions:

@@ -91,6 +91,13 @@ def gated(program: RemoteProgram) -> RemoteProgram:
     return replace(program, name=f"{program.name}_gated", library=library, body=body, opening=opening, fed=True)
 
 
+@cache
+def pinned(program: RemoteProgram) -> RemoteProgram:
+    """Return the variant that works on the file at exactly its path, which is real, and otherwise does nothing."""
+    library = (*program.library, Source(__package__, "pin"))
+    return replace(program, name=f"{program.name}_pinned", library=library, opening=f"{program.opening}; pin")
+
+
 _GATED = {name: f"{name}_gated" for name in ("glob", "mkdir", "move")}
 """The programs that have a different variant for such callers."""
 
@@ -100,7 +107,9 @@ READ = _program("read")
 
 WRITE = _program("write", shared=("chunks", "litter", "digest"), fed=True)
 """``path mode nonce``, the block size in bytes, and optionally the time for ``touch -t``, what may be replaced: the
-SHA-256 of a file, or ``nothing``; and the number of portions, if there are several.
+SHA-256 of a file, or ``nothing``; the number of portions, if there are several; and ``uid:gid``.
+
+With the latter the file gets these and the mode, even if it exists, and no set-id bit if it cannot get them.
 
 ``ok`` when it is ready, and ``exact`` unless it acknowledges chunks. Then it reads the content in chunks, and a line
 ``end size sha256``; ``ok`` when the file is in place.
@@ -155,13 +164,16 @@ REMOVE = _program("remove", shared=("digest",))
 """``path recursive``, and optionally the SHA-256 of the file that it may remove. ``ok``."""
 
 MKDIR = _program("mkdir")
-"""``path mode parents``. ``ok``."""
+"""``path mode parents``, and for the pinned variant ``uid:gid``, if its user may give it. ``ok``."""
 
 MOVE = _program("move", paths=2)
 """``from to overwrite``. ``ok``."""
 
-ATTRIBUTES = _program("attributes")
-"""``path mode owner group``, each of the last three empty if it stays. ``ok``. It has no gated variant."""
+ATTRIBUTES = _program("attributes", shared=("digest",))
+"""``path mode owner group``, each of the last three empty if it stays. ``ok``. It has no gated variant.
+
+The pinned variant also takes the mode, user and group, and the SHA-256, that the file must have.
+"""
 
 MAKE_TEMPORARY = _program("make_temporary", paths=0)
 """``name``. ``ok`` and a new directory, 0700."""
@@ -181,13 +193,17 @@ class RemoteFileSystem:
     cancellation: Cancellation = NEVER
     connection_digest: str | None = None
     """The digest of the connection and of all that it runs over, when its link was opened."""
+    pinned: bytes | None = None
+    """The one real path of all operations: no link leads any of them elsewhere."""
 
     def run(self, program: RemoteProgram, arguments: Sequence[str | bytes], judge: PathJudge | None = None) -> Exchange:
         """Run one of these programs; ``judge``, or one for the gate, decides about its questions."""
         if self.gate is not None and judge is None:
-            judge = PathJudge(self.gate)
+            judge = PathJudge(self.gate, only=self.pinned)
         if judge is not None:
             program = gated(program)
+        elif self.pinned is not None:
+            program = pinned(program)
         subject = " -> ".join(map(self._shown, arguments[: program.paths]))
         words = [self.directory, *arguments]
         return Exchange(

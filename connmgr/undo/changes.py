@@ -11,7 +11,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
@@ -30,6 +30,9 @@ FACTS_BYTES = 4096 + 1
 
 SMALL_BYTES = 64 * 1024
 """A content up to this size does not count as large."""
+
+SET_ID = 0o6000
+"""The bits of a mode with which a program runs as the file's owner, or for its group."""
 
 _KINDS = frozenset({"file", "large", "unreadable", "directory", "link", "other", "absent"})
 
@@ -297,18 +300,22 @@ class Undo:
     def _restore(self, change: FileChange, current: Seen) -> FileChange:
         before, kind = change.before, current.state.kind
         if before.kind == "file" and kind in ("file", "absent"):
-            if before.sha256 is not None and current.state.sha256 == before.sha256:
+            same = before.sha256 is not None and current.state.sha256 == before.sha256
+            # A set-id bit is put on a copy of the content, because others may have the file open for writing.
+            if same and not (before.mode or 0) & SET_ID:
                 return self._attributes(change, current)
             return self._write(change, current)
         if before.kind == kind == "directory":
             return self._attributes(change, current)
-        with self._keep(change, current) as keeping:
+        with self._keep(change, current) as (fs, keeping):
             if before.kind == "absent":
                 only = self._expected(change, current)
-                files.remove(self.fs, change.path, recursive=False, timeout=STEP_SECONDS, only=only)
+                files.remove(fs, change.path, recursive=False, timeout=STEP_SECONDS, only=only)
                 keeping.after = ABSENT_FILE
             elif before.kind == "directory" and kind == "absent":
-                files.make_directory(self.fs, change.path, before.mode, parents=False, timeout=STEP_SECONDS)
+                files.make_directory(
+                    fs, change.path, before.mode, parents=False, timeout=STEP_SECONDS, owner=_owner(before)
+                )
             else:
                 raise errors.WrongFileType(
                     f"Another kind of file is there now ({kind}, not {before.kind}); it was left as it is."
@@ -324,23 +331,12 @@ class Undo:
             raise errors.PolicyDenied(
                 f"Its mode was {before.mode:04o}, which a token with rules over paths cannot put back; the owner can."
             )
-        with self._keep(change, current) as keeping:
+        with self._keep(change, current) as (fs, keeping):
             replaces = NOTHING if is_new else self._expected(change, current)
-            attributes = FileAttributes(before.mode, modified, replaces if current.has_sums else "")
-            if mode is not None:
-                # First, because others may read the file now; and so that its user can write it.
-                self._change_mode(change.path, mode | 0o200)
-            files.put_back(self.fs, change.path, content, attributes, before.sha256 or "")
-            if mode is not None and not mode & 0o200:
-                self._change_mode(change.path, mode)
-            if is_new and before.mode is not None and self.fs.gate is None:
-                # Only root gives a file to others; the content is back in any case.
-                with suppress(errors.PermissionDenied, errors.FileOperationFailed):
-                    self._change_attributes(change.path, before, FileState("file"))
+            guard = replaces if current.has_sums else ""
+            attributes = FileAttributes(before.mode, modified, guard, _owner(before))
+            files.put_back(fs, change.path, content, attributes, before.sha256 or "")
         return keeping.change
-
-    def _change_mode(self, path: bytes, mode: int) -> None:
-        files.change_attributes(self.fs, path, mode, None, None, timeout=STEP_SECONDS)
 
     def _expected(self, change: FileChange, current: Seen) -> str:
         """Return the SHA-256 of the one file that may be overwritten or removed; empty for any, if that is forced."""
@@ -353,26 +349,46 @@ class Undo:
         return expected
 
     def _attributes(self, change: FileChange, current: Seen) -> FileChange:
-        with self._keep(change, current) as keeping:
-            self._change_attributes(change.path, change.before, current.state)
+        with self._keep(change, current) as (fs, keeping):
+            self._change_attributes(fs, change, current)
         return keeping.change
 
-    def _change_attributes(self, path: bytes, to: FileState, now: FileState) -> None:
+    def _change_attributes(self, fs: RemoteFileSystem, change: FileChange, current: Seen) -> None:
+        to, now = change.before, current.state
         owner, group = (
             None if id is None or id == there else str(id) for id, there in ((to.uid, now.uid), (to.gid, now.gid))
         )
         if to.mode is None and owner is None and group is None:
             return
-        files.change_attributes(self.fs, path, to.mode, owner, group, timeout=STEP_SECONDS)
+        facts = "" if now.mode is None or now.uid is None else f"{now.mode:o} {now.uid} {now.gid}"
+        files.change_attributes(
+            fs,
+            change.path,
+            to.mode,
+            owner,
+            group,
+            timeout=STEP_SECONDS,
+            facts=facts,
+            sha256=(now.sha256 or "") if current.has_sums else "",
+        )
 
     @contextmanager
-    def _keep(self, change: FileChange, current: Seen) -> Iterator[Keeping]:
-        """Keep what the undo of ``change`` replaces; raise FileChanged if that is not ``current`` any more."""
-        change_back = self.keeper.keep(self.fs, change.path, "undo.restore", follow=False, undoes=change.id)
-        with change_back as keeping:
+    def _keep(self, change: FileChange, current: Seen) -> Iterator[tuple[RemoteFileSystem, Keeping]]:
+        """Keep what the undo of ``change`` replaces; raise FileChanged if that is not ``current`` any more.
+
+        The file system that is yielded has no other path than this one. Whoever may write above it could otherwise
+        have the rest of the undo done elsewhere, with the rights of the shell's user.
+        """
+        fs = replace(self.fs, pinned=change.path)
+        with self.keeper.keep(fs, change.path, "undo.restore", follow=False, undoes=change.id) as keeping:
             if not keeping.seen.state.holds(current.state):
                 raise errors.FileChanged("The file changed while it was being put back; it was left as it is now.")
-            yield keeping
+            yield fs, keeping
+
+
+def _owner(state: FileState) -> str:
+    """Return user and group for chown(1); empty if they are not known."""
+    return "" if state.uid is None or state.gid is None else f"{state.uid}:{state.gid}"
 
 
 def _shown(state: FileState) -> str:

@@ -180,6 +180,40 @@ def test_an_archive_s_files_come_from_the_directory_that_was_made_for_them(
     assert not (theirs / "file").exists(), "what is root's went to the stranger"
 
 
+PLANTS = {
+    # The stranger's directory in its place.
+    "another": f'mv "$1" stolen; /bin/mkdir "$1"; ln -s "$VICTIM" "$1/sub"; chown {STRANGER} "$1"',
+    # By an access list that the stranger's directory hands down.
+    "ours": 'ln -s "$VICTIM" "$1/sub"',
+}
+"""What a stranger does to the directory in which an archive is about to be unpacked, ``$1``."""
+
+
+@pytest.mark.needs("machine")
+@pytest.mark.parametrize("whose", PLANTS)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nothing_is_unpacked_where_a_stranger_has_put_a_link(
+    tmp_path: Path, folder: Path, theirs: Path, victim: Path, shell: str, whose: str
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "mkdir").write_text(
+        f'#!/bin/sh\n/bin/mkdir "$@" || exit\nVICTIM="{victim}"\nshift $(($# - 1))\n{PLANTS[whose]}\n'
+    )
+    (tools / "mkdir").chmod(0o755)
+    transport = Elsewhere(shell_called_sh(tmp_path, shell), f"{tools}:{os.environ['PATH']}", tmp_path)
+    with pytest.raises(errors.FileOperationFailed, match="Somebody else replaced"):
+        extract(
+            RemoteFileSystem(transport, bytes(folder)),
+            b"theirs",
+            [archive_of(("sub/new", {}))],
+            exact=False,
+            tally=Tally(),
+        )
+    transport.close()
+    assert not names_in(victim)
+
+
 def test_a_mv_that_knows_no_options_of_other_systems_moves_nevertheless(
     tmp_path: Path, folder: Path, write: Write
 ) -> None:

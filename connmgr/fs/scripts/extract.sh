@@ -2,13 +2,28 @@
 # moved to their places: a new tree in one step, members of an existing directory one by one. Each directory is entered
 # before anything in it is examined, and left again if a link has led elsewhere, so nothing passes through a link below
 # the caller's directory. The directory of its own is reached by its descriptor, because another user may replace it or
-# put a link in its place.
+# put a link in its place. Before anything is unpacked it must be empty and open to nobody else: a link in it would lead
+# what is unpacked elsewhere.
 block=$3
 unpack() (
   cd -P "$staged" && [ "$(physical)" = "$root/$t" ] && tar -x -p -o -f - && s=0 || s=$?
   cat >/dev/null
   exit $s
 )
+# An access list that the directory above hands down may let others in.
+close_staged() {
+  chmod 0700 "$staged/." 2>/dev/null
+  if [ ! -O "$staged/." ] && owners_count; then swapped; fi
+  for n in "$staged"/* "$staged"/.[!.]* "$staged"/..?*; do ! exists "$n" || swapped; done
+}
+# Whether a new file belongs to who has made it, as on most file systems.
+owners_count() {
+  (set -C; is_ours 9>"./$t.owner") 2>/dev/null
+  set -- $?
+  rm -f -- "./$t.owner"
+  return "$1"
+}
+is_ours() { if [ -e /proc/self/fd/9 ]; then [ -O /proc/self/fd/9 ]; else [ -O "./$t.owner" ]; fi; }
 is_directory() { [ -d "$1" ] && [ ! -L "$1" ]; }
 exists() { [ -e "$1" ] || [ -L "$1" ]; }
 failed() { why=${2##*: }; printf '%s %s/%s' "$mark" "${why%%/*}" "$1"; }
@@ -74,6 +89,7 @@ unpacked() {
     [ ! "$gated" ] || unsafe /proc
     staged=$root/$t
   fi
+  close_staged
   receiving=1
   exec 5>&1
   say ok "$mask" "$exact"

@@ -1,4 +1,4 @@
-resolve "$1"
+reach "$1"
 trim
 if [ "$3" ]; then
   if [ -d "$p" ]; then say ok; exit 0; fi
@@ -6,5 +6,16 @@ else
   parent
   if [ -e "$p" ] || [ -L "$p" ]; then no file_exists; fi
 fi
-why=$(mkdir ${3:+-p} ${2:+-m "$2"} -- "$p" 2>&1) || because "$why"
+if [ "$pinned" ]; then
+  umask 077
+  why=$(mkdir -- "$p" 2>&1) || because "$why"
+  go_in
+  # Somebody else may have put a directory in its place; an empty one gives nothing away.
+  [ ! "$(ls -A)" ] || swapped
+  # Only root gives a directory to others.
+  [ ! "$4" ] || chown -- "$4" . 2>/dev/null
+  if [ "$2" ]; then why=$(chmod -- "$2" . 2>&1) || because "$why"; fi
+else
+  why=$(mkdir ${3:+-p} ${2:+-m "$2"} -- "$p" 2>&1) || because "$why"
+fi
 say ok

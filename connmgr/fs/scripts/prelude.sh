@@ -2,12 +2,12 @@
 # directory. The shell stays in no other directory, because its user might not be able to enter the session's again. A
 # file that replaces another is never moved into a directory that another user has put there meanwhile: mv of GNU and
 # busybox has -T for this, that of BSD -h. For callers with rules over paths, gate.sh redefines `reach`, `enter` and
-# `opened`.
+# `opened`; where something is put back, pin.sh the first two.
 #
 # `physical` prints the shell's directory as the kernel knows it. A shell's own pwd may be wrong: some shells compute it
 # before they enter a directory, and another user may have put a link there meanwhile.
 unset CDPATH
-gated=
+gated= pinned=
 reach() { resolve "$1"; }
 enter() { cd -P "$1" 2>/dev/null || return; }
 opened() { :; }

@@ -3,7 +3,7 @@
 # its target, and reached only by its open descriptor until it is complete and on disk. Then it is renamed, and compared
 # with the file of that name. A target that must be written in place is written by the descriptor of the file that was
 # examined. Files of a killed writer are removed by the next one (litter.sh).
-mode=$2 block=$4 stamp=$5 replaces=$6 large=$7
+mode=$2 block=$4 stamp=$5 replaces=$6 large=$7 owner=$8
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
 unchanged() {
   case $replaces in
@@ -80,12 +80,39 @@ overwrite() {
 in_place() {
   [ "$(identity <&4)" = "$found_at" ] || swapped
   to=/proc/self/fd/4; [ -e "$to" ] || { [ ! "$gated" ] || unsafe /proc; to=$p; }
+  # First, because others may be able to read the file.
+  if [ "$owner" ] && [ "$mode" ]; then why=$(chmod -- "$mode" "$to" 2>&1) || because "$why"; fi
   why=$( { cat <"$f" >"$to"; } 2>&1) || because "$why"
   dated "$to"
   flush "$to"; tidy; say ok; exit 0
 }
 attributes() { cp --attributes-only --preserve="mode,xattr$labels" -- "$1" "$f"; }
 same_attributes() { [ "$(identity <&4)" != "$found_at" ] || attributes /proc/self/fd/4; }
+copy_attributes() {
+  labels=; [ ! -e /sys/fs/selinux/enforce ] || labels=,context
+  if [ "$gated$pinned" ] && [ -e /proc/self/fd ]; then same_attributes 4<"$p"; else attributes "$p"; fi 2>/dev/null
+}
+give() { chown $nofollow "$1" "$f" 2>/dev/null; }
+# The owner before the mode and both before the name, so that no content is ever set-id for another user than its own.
+# Where that user cannot get the file back, it is not set-id any more. The copied attributes have a mode, too; what they
+# have of capabilities is cleared by the second change of the owner.
+give_back() {
+  case $kept in
+    "") umask "$mask";;
+    unknown) overwrite;;
+    *) mode=${mode:-${kept%% *}}
+      give "$owner"
+      copy_attributes;;
+  esac
+  case $kept in
+    *" $owner") give "$owner" || overwrite;;
+    *) give "$owner" || {
+        case $mode in [1357]???) mode=1${mode#?};; ????) mode=0${mode#?};; esac
+        [ ! "$kept" ] || give "${kept#* }" || overwrite
+      };;
+  esac
+  why=$(chmod -- "${mode:-=rw}" "$f" 2>&1) || because "$why"
+}
 arrived() {
   if [ "$f" = "$t" ]; then [ "$(stat -f %d:%i <&3)" = "$(stat -f %d:%i -- "$p")" ] && return
   else [ "$f" -ef "$p" ] && return; fi
@@ -103,14 +130,14 @@ receive() {
   read -r n size sum && [ "$n" = end ] || no transfer_failed
   verify_and_flush
   unchanged
-  case $kept in
+  if [ "$owner" ]; then give_back
+  else case $kept in
     "") umask "$mask"; why=$(chmod "${mode:-=rw}" "$f" 2>&1) || because "$why";;
     unknown) overwrite;;
-    *) labels=; [ ! -e /sys/fs/selinux/enforce ] || labels=,context
-      if [ "$gated" ]; then same_attributes 4<"$p"; else attributes "$p"; fi 2>/dev/null
-      chown $nofollow "${kept#* }" "$f" 2>/dev/null || overwrite
+    *) copy_attributes
+      give "${kept#* }" || overwrite
       why=$(chmod "${kept%% *}" "$f" 2>&1) || because "$why";;
-  esac
+  esac; fi
   dated "$f"
   [ ! -d "$p" ] || no wrong_file_type
   replace "$t" "$p" || case ${why##*: } in *busy*) overwrite;; *) because "$why";; esac
@@ -119,7 +146,7 @@ receive() {
 }
 exec 5>&1
 reach "$1" file write
-if [ ! "$gated" ] && [ -L "$p" ]; then
+if [ ! "$gated$pinned" ] && [ -L "$p" ]; then
   [ "$replaces" != nothing ] || no file_exists
   p=$(readlink -f -- "$p" && echo x) || no no_such_directory; p=${p%??}
 fi
@@ -131,7 +158,7 @@ p=./$b
 kept= found_at= followed=
 if [ -e "$p" ]; then
   [ -f "$p" ] || no wrong_file_type
-  [ -w "$p" ] || no permission_denied
+  [ -w "$p" ] || { [ "$owner" ] && [ -O "$p" ]; } || no permission_denied
   kept=$( { stat -c '%a %u:%g %d:%i' -- "$p" || stat -f '%Mp%Lp %u:%g %d:%i' -- "$p"; } 2>/dev/null) || kept=unknown
   [ ! "$gated" ] || [ "$kept" != unknown ] || unsafe stat
   case $kept in *:*:*) found_at=${kept##* } kept=${kept% *};; esac
