@@ -24,6 +24,7 @@ LONGEST_SECONDS = 15.0
 LOCKED = "the lender's user was locked"
 TIME_OVER = "its time was over"
 ABOVE_OVER = "the loan of the token that it was created with had ended"
+REPLACED = "another one took its place"
 
 
 @dataclass(eq=False)
@@ -83,18 +84,27 @@ class Loans:
         self.used: Callable[[Loan, str, bool], None] = lambda _loan, _connection, _is_first: None
         self._lock = threading.Lock()
         self._loans: dict[str, Loan] = {}
+        self._replaced: list[Loan] = []
+        """Those that have ended because another one took their place, until what runs by them is ended."""
+
         self._news = threading.Event()
         self._closing = False
         self._watcher: threading.Thread | None = None
 
     def lend(self, loan: Loan) -> None:
-        """Begin a loan, in place of an earlier one to the same token."""
+        """Begin a loan, in place of an earlier one to the same token.
+
+        Programs that run by the earlier one run on by this one if both are of one user; otherwise they are ended.
+        """
         with self._lock:
             before = self._loans.pop(loan.token, None)
             self._loans[loan.token] = loan
-            if before is not None:
-                # Programs that run by the earlier loan run on by this one.
+            if before is not None and before.over is None and before.principal == loan.principal:
                 loan.used_on |= before.used_on
+            elif before is not None:
+                # This one does not open what they have opened, and its end would be the only one that is noticed.
+                before.ended = before.over or REPLACED
+                self._replaced.append(before)
             # When the lender locks the vault, the thread must wake at once and not at the end of the loan's time.
             loan.lender.when_locked = self._news.set
             if self._watcher is None and not self._closing:
@@ -159,13 +169,17 @@ class Loans:
             for loan, why in over:
                 loan.ended = why
                 del self._loans[loan.token]
+            over = [*((loan, loan.ended or REPLACED) for loan in self._replaced), *over]
+            self._replaced = []
         # Outside of the lock: what ends the programs of a loan may take long, and asks for loans itself.
         for loan, why in over:
             self.ended(loan, why)
 
     def _why_over(self, loan: Loan) -> str | None:
         above = [self._loans.get(token) for token in loan.lineage[1:]]
-        return loan.over or (ABOVE_OVER if any(loan_above is None or loan_above.over for loan_above in above) else None)
+        # One by another user lends nothing of this one, and this one must not come back after it.
+        lasts = all(one is not None and one.over is None and one.principal == loan.principal for one in above)
+        return loan.over or (None if lasts else ABOVE_OVER)
 
 
 class Borrower(Access):

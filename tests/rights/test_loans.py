@@ -225,6 +225,34 @@ def test_a_token_below_has_at_most_the_loan_of_its_parent(daemon: Daemon, alice:
     assert parent.create("shell.any", lendSecrets={"seconds": 60}).ok("/token/info")["lent"]["user"] == "alice"
 
 
+def test_a_loan_by_another_user_ends_the_one_in_whose_place_it_comes(daemon: Daemon, alice: Client, root: str) -> None:
+    alice.post("/vault/user/add", user="bob", passphrase=PASSPHRASE)
+    parent = borrower(daemon, alice, "shell.any", "terminal", "token.create")
+    child = parent.create("shell.any", "terminal")
+    parent.ok("/token/lend", id=child.id)
+    terminals = [
+        each.ok("/terminal/open", connection=root, command="sleep 600")["terminal"] for each in (parent, child)
+    ]
+    with Client(daemon.url, auth_file=daemon.auth_file) as bob:
+        bob.post("/vault/unlock", user="bob", passphrase=PASSPHRASE)
+        bob.post("/token/lend", id=parent.id)
+        for terminal in terminals:
+            eventually(
+                lambda terminal=terminal: of(daemon.client.post("/terminal/query")["terminals"], terminal)["state"],
+                "the terminal runs on",
+                holds=lambda state: state != "running",
+            )
+        whys = [[event["why"] for event in events(daemon, each, "loan ended")] for each in (parent, child)]
+        assert whys == [
+            ["another one took its place"],
+            ["the loan of the token that it was created with had ended"],
+        ]
+        alice.post("/token/lend", id=parent.id)
+        assert runs(parent, root).status == 200
+        assert runs(child, root).code == "secret_locked"
+        bob.post("/vault/user/remove", user="bob")
+
+
 def test_a_loan_opens_nothing_beyond_the_sight_of_its_token(daemon: Daemon, alice: Client, root: str) -> None:
     blind = borrower(daemon, alice, connections=["web*"])
     assert runs(blind, root).code == "unknown_connection"
