@@ -163,17 +163,21 @@ def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) ->
 def _authorise(request: ApplyRequest) -> None:
     """Ask for each part of a request as for the request of its own endpoint; raise as authorisation does.
 
-    A missing category counts as the nearest existing one above it.
+    A category that is missing, or out of sight, counts as the nearest one above it that is neither.
     """
     authorisation, sender = services().authorisation, caller()
     named = [*(entry.category for entry in request.add), *(entry.category for entry in request.change)]
     paths = [tuple(path) for path in (*request.categories, *named) if path is not None]
     every = dict.fromkeys(path[:depth] for path in paths for depth in range(len(path) + 1))
-    ids = services().vault.categories.by_path(every)
-    for path in every:
-        if path not in ids:
-            ids[path] = ids[path[:-1]]
-            authorisation.check(sender, ADD_CATEGORY, CategoryAddRequest(name=path[-1], parent=ids[path]))
+    existing = services().vault.categories.by_path(every)
+    seen = set(authorisation.visible_categories(sender, existing.values()))
+    # The answer must not tell a category out of sight from one that does not exist.
+    ids = {path: id for path, id in existing.items() if id in seen or not path}
+    for path in paths:
+        for above in () if path in ids else (path[:depth] for depth in range(1, len(path) + 1)):
+            if above not in ids:
+                ids[above] = ids[above[:-1]]
+                authorisation.check(sender, ADD_CATEGORY, CategoryAddRequest(name=above[-1], parent=ids[above]))
     planned: dict[str, PlannedConnection] = {}
     for entry in request.add:
         category = None if entry.category is None else ids[tuple(entry.category)]

@@ -14,7 +14,7 @@ from connmgr.api.connection_data import locked_ones
 from connmgr.api.context import caller, detail, require_client
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services
-from connmgr.audit.entry import TEXTS
+from connmgr.audit.entry import NAMES, TEXTS
 from connmgr.audit.query import EntryFilter, search
 from connmgr.audit.verify import verify
 from connmgr.contract.audit import (
@@ -78,7 +78,8 @@ def query(request: AuditQueryRequest) -> AuditQueryResponse:
     """Return entries of the audit log, the newest first.
 
     A client with a token sees the entries of its own token and of connections that it may see; the text of commands
-    only in those of its own.
+    only in those of its own. Of its requests that were refused because of what it does not see, it reads neither that
+    text nor a name.
     """
     authorisation, path = services().authorisation, services().audit.path
     wanted = EntryFilter(
@@ -101,9 +102,12 @@ def query(request: AuditQueryRequest) -> AuditQueryResponse:
 def _shown(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry as the caller may see it.
 
-    A token with the scope for entries, which tell who did what, does not thereby read the words of others.
+    A token with the scope for entries, which tell who did what, does not thereby read the words of others. Where its own
+    request named what it does not see, it gets neither a name nor its words, out of which the secrets of that are cut.
     """
     token = caller().token
+    if not services().authorisation.knows_subjects(caller(), entry):
+        return {name: value for name, value in entry.items() if name not in TEXTS | NAMES}
     if token is None or token == entry.get("token") or services().settings.audit_commands:
         return entry
     return {name: value for name, value in entry.items() if name not in TEXTS}

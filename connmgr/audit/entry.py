@@ -133,6 +133,8 @@ MAX_CHARACTERS = 256
 
 _ONE = {"connection": "connectionName", "category": "categoryName"}
 _MANY = {"connection": ("connections", "connectionNames"), "category": ("categories", "categoryNames")}
+NAMES = frozenset({*_ONE.values(), *(member for _, member in _MANY.values())})
+"""The members of an entry that tell the names of its subjects."""
 
 
 class SubjectNames:

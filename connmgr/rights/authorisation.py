@@ -373,6 +373,20 @@ class Authorisation:
             return grant.sees_all
         return self.knows(caller, connections)
 
+    def knows_subjects(self, caller: GrantedCaller, entry: Mapping[str, Any]) -> bool:
+        """Whether ``caller`` may read what the subjects of an entry that it sees are called.
+
+        Its own request may have named any by their ids, and was refused then; if it was not, it saw them. Those that do
+        not exist are not told from those out of sight.
+        """
+        if caller.grant is None or "code" not in entry:
+            return True
+        connections, categories = (
+            [*([entry[one]] if one in entry else []), *entry.get(several, ())]
+            for one, several in (("connection", "connections"), ("category", "categories"))
+        )
+        return self.knows(caller, connections) and len(self.visible_categories(caller, categories)) == len(categories)
+
 
 def _opens_tcp(request: RunRequest) -> bool:
     return isinstance(request, PipeRequest) and request.tcp is not None

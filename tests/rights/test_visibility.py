@@ -226,6 +226,51 @@ def test_applying_and_temporary_connections_do_not_reveal_an_equal_one_out_of_si
     assert (mine["added"], mine["connection"] == theirs) == (True, False)
 
 
+@pytest.mark.parametrize(
+    "sight", [{"connections": ["mine", "web"]}, {"categories": ["default"]}], ids=["connections", "categories"]
+)
+def test_applying_does_not_tell_a_category_out_of_sight_from_one_that_does_not_exist(
+    world: World, sight: dict[str, list[str]]
+) -> None:
+    holder = create(world.daemon, "connection.write", "connection.read", "category.write", **sight)
+    data = {"type": "ssh", "host": "mine.example", "user": "ci"}
+
+    def answers(category: list[str]) -> list[Any]:
+        bodies: list[dict[str, Any]] = [
+            {"categories": [category]},
+            {"add": [{"name": "mine", "data": data, "category": category}]},
+            {"change": [{"connection": world.web, "category": category}]},
+        ]
+        sent = [holder.send("/connection/apply", **body) for body in bodies]
+        return [(answer.status, answer.json) for answer in sent]
+
+    for below in ([], ["lower"]):
+        hidden, missing = answers(["default", "prod", *below]), answers(["default", "none", *below])
+        assert hidden == missing
+        assert {status for status, _ in hidden} == {403}
+    made = holder.ok("/connection/apply", add=[{"name": "mine", "data": data, "category": ["default"]}])["added"]
+    world.daemon.client.post("/connection/remove", connections=[made[0]["connection"]])
+
+
+def test_the_audit_log_does_not_tell_a_token_the_names_of_what_it_named_and_does_not_see(world: World) -> None:
+    holder = create(world.daemon, "shell.any", "connection.write", "audit.read", connections=["web"])
+    for id in (world.db, world.root, NOBODY):
+        assert holder.refused("/shell/exec", connection=id, command="echo a guess") == "unknown_connection"
+        assert holder.refused("/connection/remove", connections=[id, world.web]) == "unknown_connection"
+        assert holder.refused("/job/start", connection=id, command="id") == "scope_denied"
+    assert holder.refused("/connection/update", connection=world.web, category=world.prod) == "unknown_category"
+    holder.send("/shell/exec", connection=world.web, command="id")
+    entries = holder.ok("/audit/query", token=holder.id)["entries"]
+    names = {"connectionName", "connectionNames", "categoryName", "command"}
+    told = [(entry.get("connection"), sorted(names & entry.keys())) for entry in entries]
+    assert told[0] == (world.web, ["command", "connectionName"])
+    assert {tuple(each) for _, each in told[1:]} == {()}
+    steps = holder.ok("/audit/record", token=holder.id)["steps"]
+    assert {name for step in steps for name in step["where"]} == {"web", world.web, world.db, world.root, NOBODY}
+    of_the_owner = world.daemon.client.post("/audit/query", token=holder.id)["entries"]
+    assert {entry.get("connectionName") for entry in of_the_owner} >= {"db", "web/root", "web"}
+
+
 def test_a_connection_that_others_out_of_sight_run_over_is_not_removed(world: World) -> None:
     holder = create(world.daemon, "connection.write", connections=["web"])
     assert holder.refused("/connection/remove", connections=[world.web]) == "scope_denied"
