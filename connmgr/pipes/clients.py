@@ -39,6 +39,10 @@ from connmgr.streams.websocket import (
 )
 
 FIRST_MESSAGE_BYTES = 1024 * 1024
+FIRST_MESSAGE_FRAMES = 256
+"""Most frames of a client up to the end of its request, pings and pieces of the request included: they are read at
+once, wherever they come, by the thread that serves all streams or by one of the request's."""
+
 SEND_SECONDS = 5.0
 PING_SECONDS = 20.0
 SILENCE_SECONDS = 40.0
@@ -130,6 +134,7 @@ class Opening:
 
     def __init__(self, header: Callable[[str], str | None]) -> None:
         self.codec = Codec(is_client=False, max_bytes=FIRST_MESSAGE_BYTES)
+        self._frames = 0
         self._message: bytes | None = None
         self._failure: str | None = None
         # The loop reads the first message, until a thread asks for it.
@@ -163,7 +168,8 @@ class Opening:
     def first_message(self) -> bytes | None:
         """Return the first message, text or binary, once it has come whole; None before, without waiting.
 
-        :raises BadFrame: it is larger than :data:`FIRST_MESSAGE_BYTES`, or is not a WebSocket message.
+        :raises BadFrame: it is larger than :data:`FIRST_MESSAGE_BYTES`, is not a WebSocket message, or more than
+            :data:`FIRST_MESSAGE_FRAMES` frames have come.
         """
         with self._reading:
             while self._message is None and self._failure is None:
@@ -180,10 +186,17 @@ class Opening:
                     # Nothing more has come. The request is suspended, and asks again when the socket is readable.
                     if not self._receive():
                         return None
-                elif message.opcode == CLOSE:
+                    continue
+                self._frames += 1
+                if message.opcode == CLOSE:
                     self._failure = "The stream ended before its request."
                 elif message.opcode in (TEXT, BINARY):
                     self._message = message.payload
+                elif self._frames >= FIRST_MESSAGE_FRAMES:
+                    # Whoever sends without pause would never let go of the thread that reads.
+                    self._failure = (
+                        f"The request of a stream comes in at most {FIRST_MESSAGE_FRAMES} frames, pings included."
+                    )
             if self._failure is not None:
                 raise BadFrame(self._failure)
             return self._message

@@ -47,7 +47,10 @@ class ProtocolError(Exception):
 
 
 class WebSocketMessage(NamedTuple):
-    """A whole message, or a control frame; ``opcode`` is TEXT, BINARY, CLOSE, PING or PONG."""
+    """A whole message, or a control frame; ``opcode`` is TEXT, BINARY, CLOSE, PING or PONG.
+
+    A frame that does not end its message is one of the opcode CONTINUATION, whose payload comes again with the message.
+    """
 
     opcode: int
     payload: bytes
@@ -75,18 +78,17 @@ class Codec:
             self._received += data
 
     def next(self) -> WebSocketMessage | None:
-        """Return the next message or control frame that has come whole, or None.
+        """Return what the next frame that has come whole is, or None.
 
         :raises ProtocolError: the other side broke the protocol.
         """
         try:
-            while not self.has_ended and (frame := self._next_frame()) is not None:
-                if (message := self._join(*frame)) is not None:
-                    return message
+            # One frame a call, so that callers see how many there are: a message may have any number of empty ones.
+            frame = None if self.has_ended else self._next_frame()
+            return None if frame is None else self._join(*frame)
         except ProtocolError:
             self._end()
             raise
-        return None
 
     def frame(self, opcode: int, *parts: bytes | memoryview) -> bytes:
         """Return the one frame of a message or control frame that consists of ``parts``."""
@@ -162,8 +164,8 @@ class Codec:
                 raise ProtocolError(f"A frame has at most {self.max_bytes} bytes.", TOO_LARGE)
         return start, length
 
-    def _join(self, opcode: int, is_final: bool, payload: bytes) -> WebSocketMessage | None:
-        """Return the message that a frame completes, or None if further frames continue it."""
+    def _join(self, opcode: int, is_final: bool, payload: bytes) -> WebSocketMessage:
+        """Return the message that a frame completes, or the frame itself if further ones continue it."""
         if opcode >= CLOSE:
             if opcode == CLOSE:
                 read_closing(payload)
@@ -174,7 +176,7 @@ class Codec:
         if not is_final:
             self._kind = kind
             self._fragments += payload
-            return None
+            return WebSocketMessage(CONTINUATION, payload)
         if self._fragments:
             payload = bytes(self._fragments + payload)
             self._fragments.clear()

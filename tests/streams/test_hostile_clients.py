@@ -147,6 +147,40 @@ def test_empty_input_of_a_terminal_keeps_no_answer_from_its_program(clean_daemon
     assert any("answered 3" in line for line in lines), lines
 
 
+PING_FRAME, EMPTY_PIECE = b"\x89\x80\0\0\0\0", b"\0\x80\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("first", "endless"), [(b"", PING_FRAME), (b"\1\x80\0\0\0\0", EMPTY_PIECE)], ids=["pings", "pieces"]
+)
+def test_a_client_that_sends_frames_without_pause_before_its_request_stops_no_other_stream(
+    own_daemon: Daemon, stream: Stream, first: bytes, endless: bytes
+) -> None:
+    stream.ask(connection=LOCAL, command="cat")
+    stream.write(b"0 before")
+    stream.until(b"0 before")
+    floods = [Stream(own_daemon.url, PATH, create(own_daemon, "shell.any").secret) for _ in range(3)]
+
+    def flood(one: Stream) -> None:
+        with contextlib.suppress(OSError):
+            one._write(first)
+            while True:
+                one._write(endless * 40_000)
+
+    threads = [threading.Thread(target=flood, args=(one,)) for one in floods]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 20):
+        stream.write(b"%d during" % number)
+        stream.until(b"%d during" % number)
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+    assert not any(thread.is_alive() for thread in threads), "the daemon reads on without an end"
+    for one in floods:
+        one.close()
+
+
 @pytest.mark.parametrize("reads", [True, False], ids=["a client that reads", "a client that does not"])
 def test_processes_of_pipes_end_with_the_daemon(own_daemon: Daemon, stream: Stream, *, reads: bool) -> None:
     stream.ask(connection=LOCAL, command="echo begun; sleep 600; true")

@@ -41,10 +41,18 @@ def loop() -> Iterator[Loop]:
     loop.close(DEADLINE_SECONDS)
 
 
-class Handled(list[bytes]):
-    """The frames of a client of ``holder``'s in the order in which they are handled, and who rested."""
+def fragment(opcode: int, payload: bytes = b"", *, is_final: bool = True) -> bytes:
+    """Return a client's frame of up to 125 bytes, masked with zeros."""
+    return bytes((0x80 * is_final | opcode, 0x80 | len(payload), 0, 0, 0, 0)) + payload
 
-    def __init__(self, loop: Loop, holder: str | None, sent: Sequence[bytes]) -> None:
+
+class Handled(list[bytes]):
+    """The frames of a client of ``holder``'s in the order in which they are handled, and who rested.
+
+    The client sends ``before``, which is encoded already, then ``sent``.
+    """
+
+    def __init__(self, loop: Loop, holder: str | None, sent: Sequence[bytes], before: bytes = b"") -> None:
         super().__init__()
         self.rested: list[str | None] = []
         self._loop = loop
@@ -59,7 +67,7 @@ class Handled(list[bytes]):
             client = Connection(ConnectionType.CLIENT)
             frames = [client.send(BytesMessage(frame)) for frame in sent]
             threading.Thread(
-                target=ours.sendall, args=(b"".join([*frames, client.send(CloseConnection(1000))]),)
+                target=ours.sendall, args=(b"".join([before, *frames, client.send(CloseConnection(1000))]),)
             ).start()
             loop.call(lambda: WebSocket(loop, opening, received=self._received, refused=lambda _: None, left=over.set))
             assert over.wait(DEADLINE_SECONDS)
@@ -82,6 +90,13 @@ def test_others_have_their_turn_between_small_frames_and_the_client_rests(loop: 
     assert handled.index(OTHER) == FRAMES_AT_ONCE
     assert [frame for frame in handled if frame != OTHER] == frames
     assert handled.rested == [holder] * 10
+
+
+def test_pieces_of_a_message_are_small_frames_too(loop: Loop) -> None:
+    message = [fragment(2, b"\0", is_final=False), *[fragment(0, is_final=False)] * (10 * FRAMES_AT_ONCE - 2)]
+    handled = Handled(loop, "token", [], b"".join([*message, fragment(0, b"whole")]))
+    assert [frame for frame in handled if frame != OTHER] == [b"\0whole"]
+    assert handled.rested == ["token"] * 10
 
 
 def test_large_frames_need_no_rest(loop: Loop) -> None:

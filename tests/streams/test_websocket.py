@@ -15,6 +15,7 @@ from wsproto.frame_protocol import FrameProtocol, Opcode, RsvBits, XorMaskerSimp
 from connmgr.streams.websocket import (
     BINARY,
     CLOSE,
+    CONTINUATION,
     INVALID_DATA,
     NO_STATUS,
     NORMAL,
@@ -124,7 +125,8 @@ def _ours(pieces: Sequence[bytes], *, is_client: bool) -> tuple[list[tuple[int, 
         for piece in pieces:
             codec.feed(piece)
             while (message := codec.next()) is not None:
-                read.append((message.opcode, message.payload))
+                if message.opcode != CONTINUATION:
+                    read.append((message.opcode, message.payload))
     except ProtocolError as error:
         assert codec.next() is None, "nothing is read after a refusal"
         return read, error.code
