@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import flask
 
 from connmgr.api.auth import Caller
+from connmgr.api.body import REFUSAL, Refusal
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.errors import TokenExpired
 from connmgr.plugin import Transport
@@ -126,6 +127,11 @@ def open_context() -> RequestContext:
     # Each use of Flask's request costs three calls.
     request = flask.request
     rule, environ = request.url_rule, request.environ
+    refusal: Refusal | None = environ.get(REFUSAL)
+    if refusal is not None and not refusal.header_read:
+        # Flask finds an endpoint in any target.
+        asked = environ.get("REQUEST_URI", "").partition("?")[0]
+        return open_context_of(environ, asked[:LONGEST_PATH], is_known=False)
     return open_context_of(environ, rule.rule if rule else request.path[:LONGEST_PATH], is_known=rule is not None)
 
 

@@ -16,11 +16,11 @@ from typing import Any
 from waitress.adjustments import Adjustments
 from waitress.buffers import OverflowableBuffer
 from waitress.parser import HTTPRequestParser, ParsingError
-from waitress.utilities import BadRequest, Error
+from waitress.utilities import BadRequest
 
 from connmgr.api.auth import Caller
 from connmgr.api.body import BYTES
-from connmgr.errors import Busy
+from connmgr.errors import Busy, ConnmgrError, InvalidRequest
 from connmgr.fs.bodies import ArrivingBody, BlobSpool
 from connmgr.shares import STRANGER, Shares
 from connmgr.suspension import Continuation
@@ -40,9 +40,16 @@ LINE_BYTES = 1024
 TRAILER_BYTES = 8 * 1024
 """Most bytes of the fields after the last chunk."""
 
+NO_TARGET = (
+    "The target of a request is a path such as /daemon/version, or an http URL with one: without a second slash at its "
+    "beginning, an encoded slash or a fragment."
+)
+
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _HOST = re.compile(rb"^host:", re.IGNORECASE | re.MULTILINE)
 _START = re.compile(rb"[^\x00-\x1f\x7f]+ HTTP/1\.[01][ \t]*")
+_PATH = r"/(?!/)(?:(?!%2f)[^?#])*"
+_TARGET = re.compile(rf"(?:{_PATH}|http://[^/?#]+(?:{_PATH})?)(?:\?[^#]*)?", re.IGNORECASE)
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 _EXTENSION = rb"[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
@@ -53,11 +60,6 @@ _BLANKS = (b" ", b"\t", b"\v", b"\f")
 
 def _anybody(_caller: Caller, _path: str) -> bool:
     return True
-
-
-class ServiceUnavailable(Error):
-    code = 503
-    reason = "Service Unavailable"
 
 
 @dataclass(frozen=True)
@@ -97,18 +99,18 @@ class RequestParser(HTTPRequestParser):
     # Defaults for a request that is not HTTP, or whose header is too large to parse.
     command = "-"  # type: ignore[assignment]
     path = ""
-    request_uri = ""
+    request_uri = "-"
     query = ""
     url_scheme = "http"
 
     header_read = False
-    """Whether the header is complete and valid, so that path and credentials are known."""
+    """Whether the header is complete and valid, so that an endpoint and credentials are known."""
 
     caller: Caller | None = None
     """The sender, if it has a valid token."""
 
-    refusal: Busy | None = None
-    """Why the daemon does not take it now, although it is valid so far."""
+    refusal: ConnmgrError | None = None
+    """Why the daemon does not take it, if there is more to say than that it is no valid HTTP."""
 
     is_upload = False
     """Whether the body is a file."""
@@ -139,6 +141,11 @@ class RequestParser(HTTPRequestParser):
         except ValueError as error:
             # Raised for a length of thousands of digits, or an invalid address in brackets.
             raise ParsingError(str(error)) from error
+        if not _TARGET.fullmatch(self.request_uri):
+            # waitress, Flask and proxies read such targets each in their own way: another path than was asked for would
+            # be answered, and be in the log.
+            self._refuse(InvalidRequest(NO_TARGET))
+            return
         self.header_read = True
         if not has_one_host(header_plus):
             # The application says so. The connection closes: another program may see no request here, and so take what
@@ -153,6 +160,10 @@ class RequestParser(HTTPRequestParser):
         except Busy as refusal:
             self._refuse(refusal)
             return
+        self._place_body()
+
+    def _place_body(self) -> None:
+        """Decide how long the body may be that follows, and where it goes."""
         bodies = self._bodies
         if self.caller is None or not bodies.allows(self.caller, self.path):
             # Most bodies announce that they are small; limiting them would cost more than reading them.
@@ -169,9 +180,10 @@ class RequestParser(HTTPRequestParser):
             self.continuation = Continuation(resumes=False)
             self.inflow = self.body_rcv.buf = ArrivingBody()  # type: ignore[assignment]
 
-    def _refuse(self, refusal: Busy) -> None:
+    def _refuse(self, refusal: ConnmgrError) -> None:
         self.refusal = refusal
-        self.error = ServiceUnavailable(refusal.message)
+        # Of waitress's errors any will do: the answer is made of ours.
+        self.error = BadRequest(refusal.message)
         self.completed = True
 
     def _limit_body(self, size: int) -> None:

@@ -75,6 +75,53 @@ def test_a_length_that_could_be_read_in_two_ways_is_refused(daemon: Daemon, line
     refused(daemon, POST, *lines, body=WHOLE if b"chunked" in b"".join(lines) else QUERY)
 
 
+TARGETS = {
+    "an encoded slash": b"/category%2Fquery",
+    "an encoded slash in lower case": b"/category%2fquery",
+    "an encoded slash at the beginning": b"/%2Fcategory/query",
+    "a second slash": b"//category/query",
+    "a third slash": b"///category/query",
+    "a second slash in a URL": b"http://HERE//category/query",
+    "an encoded slash in a URL": b"http://HERE/category%2Fquery",
+    "no slash": b"category/query",
+    "only encoded slashes": b"%2Fcategory%2Fquery",
+    "a fragment": b"/category/query#x",
+    "a fragment behind a query": b"/category/query?x#y",
+    "another scheme": b"https://HERE/category/query",
+    "a scheme without a port": b"ftp://HERE/category/query",
+    "no authority": b"http:///category/query",
+    "an asterisk": b"*",
+}
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_a_target_that_could_be_read_as_two_paths_is_refused_and_logged_as_it_was_asked_for(
+    own_daemon: Daemon, target: bytes
+) -> None:
+    before = len(own_daemon.stderr())
+    refused(own_daemon, b"POST " + target + b" HTTP/1.1", LENGTH, body=QUERY)
+    refusals = [line for line in own_daemon.stderr(before).splitlines() if " 400 " in line]
+    asked = target.replace(b"HERE", ":".join(map(str, address(own_daemon.url))).encode()).partition(b"?")[0].decode()
+    assert len(refusals) == 1
+    assert f"POST {asked} 400 " in refusals[0].replace('"', "")
+
+
+@pytest.mark.parametrize("target", [b"/category/query?%2F=//", b"/category/%71uery", b"HTTP://HERE/category/query?x"])
+def test_a_target_with_one_meaning_is_accepted(daemon: Daemon, target: bytes) -> None:
+    assert responses(daemon, b"POST " + target + b" HTTP/1.1", LENGTH, body=QUERY)[0].startswith(b"200 ")
+
+
+OTHER_PATHS = [b"/category/./query", b"/category//query", b"/x/../category/query", b"/%2e%2e/category/query"]
+SUFFIXES = [b";x", b"%3Bx", b"/", b"/.", b"%00", b"%0A", b"%5C", b"%", b"%zz", b"%20", b"%3Fx", b"%23x"]
+
+
+@pytest.mark.parametrize(
+    "target", [*OTHER_PATHS, b"/category;x/query", *[b"/category/query" + suffix for suffix in SUFFIXES]]
+)
+def test_no_other_path_stands_for_that_of_an_endpoint(daemon: Daemon, target: bytes) -> None:
+    assert responses(daemon, b"POST " + target + b" HTTP/1.1", LENGTH, body=QUERY)[0].startswith(b"404 ")
+
+
 FIRST_LINES = {
     "version 1.2": b"POST /category/query HTTP/1.2",
     "version 2.0": b"POST /category/query HTTP/2.0",

@@ -55,8 +55,8 @@ def test_a_request_refused_by_the_server_is_one_line_too(own_daemon: Daemon) -> 
         (line["id"], line["method"], line["path"], line["status"], line["code"]) for line in _lines(own_daemon)
     ] == [
         (ids[0], "POST", "/handshake", "413", "body_too_large"),
-        (ids[1], "-", "/", "431", "headers_too_large"),
-        (ids[2], "-", "/", "400", "invalid_request"),
+        (ids[1], "-", "-", "431", "headers_too_large"),
+        (ids[2], "-", "-", "400", "invalid_request"),
     ]
 
 
