@@ -18,6 +18,7 @@ import pytest
 from connmgr.engine.session import Session
 from connmgr.errors import CommandTimeout
 from connmgr.plugin import Transport
+from tests.components import program
 from tests.engine import test_argv, test_cases, test_input, test_places, test_state, test_time_and_size
 from tests.engine.everywhere import cases_of, marks_of, over, session_of
 from tests.engine.shells import ALL, SESSIONS, Reused, assert_usable, only, out, run
@@ -166,6 +167,25 @@ def test_a_command_may_set_the_terminal_as_it_likes(any_shell: Session, tmp_path
             assert run(any_shell, command).exit_code == 0
         assert out(any_shell, "echo a; echo b") == "a\nb\n", f"echoed or translated after: {command}"
         assert out(any_shell, f"cd /; echo {text}") == f"{text}\n"
+
+
+@pytest.mark.parametrize("name", ["sh", "bash", "zsh", "ksh93", "mksh", "ash"])
+@pytest.mark.needs("zsh", "ksh93", "mksh", "busybox", *NEEDS["terminal"])
+def test_a_killed_command_leaves_no_terminal_as_it_has_set_it(
+    kept: Kept, request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    """Even if the killer takes what sets the terminal behind a command for a part of the command."""
+    held, stty, shell = tmp_path / "held", tmp_path / "stty", tmp_path / name
+    stty.write_text(f'#!/bin/sh\n! rm {held} 2>/dev/null || exec sleep 1000\nexec {program("stty")} "$@"\n')
+    words = "busybox ash" if name == "ash" else shell_path(name)
+    shell.write_text(f'#!/bin/sh\nPATH={tmp_path}:$PATH\nexec {words} "$@"\n')
+    for script in (stty, shell):
+        script.chmod(0o755)
+    with kept.get("terminal", str(shell), request) as session:
+        with pytest.raises(CommandTimeout):
+            run(session, f"{program('stty')} sane <&1; touch {held}; sleep 1000", timeout=0.5)
+        assert not held.exists(), "nothing was killed behind the command"
+        assert out(session, "echo a; echo b") == "a\nb\n", "echoed or translated"
 
 
 def check_newlines(session: Session, directory: Path) -> None:
