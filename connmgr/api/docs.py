@@ -53,8 +53,7 @@ ALWAYS: tuple[type[ConnmgrError], ...] = (
 """Errors that any request may get."""
 
 WITH_BODY: tuple[type[ConnmgrError], ...] = (errors.BodyTooLarge, errors.UnsupportedMediaType)
-NEEDS_TOKEN: tuple[type[ConnmgrError], ...] = (
-    errors.NotAuthenticated,
+NEEDS_CALLER: tuple[type[ConnmgrError], ...] = (
     errors.InvalidToken,
     errors.TokenExpired,
     errors.TokenRevoked,
@@ -177,7 +176,7 @@ def _operation_of(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
     elif method == "POST":
         content = _json(endpoint.request or Nothing(), endpoint.example)
         described["requestBody"] = {"content": content, "required": endpoint.request is not None}
-    if endpoint.public:
+    if endpoint.public or endpoint.ticketed:
         described["security"] = []
     described["responses"] = {**_success(endpoint, method, summary), **_failures(endpoint, method)}
     return {name: value for name, value in described.items() if value != ""}
@@ -213,7 +212,11 @@ def _success(endpoint: Endpoint, method: str, summary: str) -> dict[str, Any]:
 def _failures(endpoint: Endpoint, method: str) -> dict[str, Any]:
     """Return the error codes of each status, in the order of their declaration."""
     by_status: dict[int, list[type[ConnmgrError]]] = defaultdict(list)
-    common = (*ALWAYS, *(WITH_BODY if method == "POST" else ()), *(() if endpoint.public else NEEDS_TOKEN))
+    common = (*ALWAYS, *(WITH_BODY if method == "POST" else ()))
+    if not (endpoint.public or endpoint.ticketed):
+        common += (errors.NotAuthenticated,)
+    if not endpoint.public:
+        common += NEEDS_CALLER
     if not (endpoint.public or endpoint.reads):
         common += (errors.AuditUnavailable,)
     kinds = (*common, *endpoint.raises, *((errors.Busy,) if endpoint.waits or endpoint.has_large_answer else ()))

@@ -47,6 +47,7 @@ class TicketedEndpoint(Endpoint):
     """An endpoint that carries out the request for which its ticket was issued, in the name of who asked for it."""
 
     methods: tuple[str, ...] = ("GET",)
+    ticketed: bool = True
 
     def __call__(self) -> flask.Response:
         daemon, context = services(), self._context()

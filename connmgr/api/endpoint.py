@@ -93,6 +93,9 @@ class Endpoint:
     public: bool = False
     """Whether it needs no token."""
 
+    ticketed: bool = False
+    """Whether a ticket in its query takes the place of a token, and a token alone is refused."""
+
     scraped: bool = False
     """Whether it accepts the static token of the setting ``metrics-token-file``."""
 

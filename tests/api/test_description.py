@@ -20,8 +20,8 @@ from tests.api.wire import LOCAL, send
 from tests.daemon import Daemon
 
 ROOT = Path(__file__).parent.parent.parent
-PUBLIC = {"/handshake", "/web/login"}
-PUBLIC = {"/handshake", "/web/login"}
+TOKENLESS = {"/handshake", "/web/login", "/fs/download"}
+TOKENLESS = {"/handshake", "/web/login", "/fs/download"}
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def test_every_operation_is_described_with_what_it_takes_and_answers(description
         assert operation["summary"], path
         statuses = set(operation["responses"])
         assert {"101" if "426" in statuses else "200", "400", "403", "421", "431", "500", "503"} <= statuses, path
-        assert ("401" in statuses) == (path not in PUBLIC)
-        assert (operation.get("security") == []) == (path in PUBLIC)
+        assert ("401" in statuses) == (path not in TOKENLESS)
+        assert (operation.get("security") == []) == (path in TOKENLESS)
 
 
 def test_every_schema_and_field_of_a_request_is_described(description: dict[str, Any]) -> None:
