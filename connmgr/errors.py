@@ -253,7 +253,7 @@ class SecretLocked(RequestError):
 
 
 class UnlockFailed(RequestError):
-    """Unknown vault user or wrong passphrase; clients cannot tell which."""
+    """Unknown vault user or wrong passphrase, and clients cannot tell which; or the vault has no users."""
 
 
 class WrongShares(RequestError):

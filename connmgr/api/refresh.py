@@ -15,7 +15,7 @@ from connmgr.links.channels import children_of, holds_others
 from connmgr.plugin import Child
 from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Batch
-from connmgr.vault.names import segment
+from connmgr.vault.names import check_name, segment
 
 NOTHING_INSIDE = ConnectionRefreshResponse(added=[], gone=[], skipped=[])
 
@@ -126,8 +126,9 @@ def _addition(record: Connection, child: Child, category: tuple[str, ...]) -> Ad
     kind = services().registry.get(child.type)
     fields = {"type": child.type, **({kind.via: record.id} if kind.via else {}), **child.data}
     data = ConnectionData.load(fields, caller().access)
-    # Raises if the name is invalid.
+    # These raise if the name is invalid.
     segment(child.name)
+    check_name(child.name)
     request = ConnectionAddRequest(name=child.name, data=fields, category=record.category)
     services().authorisation.check(caller(), ADD, request)
     return Addition(child.name, child.type, data, category)

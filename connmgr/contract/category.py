@@ -36,7 +36,7 @@ class CategoryQueryResponse(Message):
 
 
 class CategoryAddRequest(Message):
-    name: Annotated[str, "At most 255 characters. Letter case makes no difference."]
+    name: Annotated[str, "At most 255 characters, not all blank. Letter case makes no difference."]
     parent: Annotated[str, ID, "The category to add it to."]
 
 

@@ -217,7 +217,7 @@ class ConnectionInfoResponse(Message):
 
 
 class ConnectionAddRequest(Message):
-    name: Annotated[str, "At most 255 characters. Several connections may have the same name."]
+    name: Annotated[str, "At most 255 characters, not all blank. Several connections may have the same name."]
     data: Annotated[Data, DATA]
     validates: Annotated[bool, Json("validate"), "Open it first, and add nothing if that fails."] = False
     category: Annotated[
@@ -263,7 +263,7 @@ class ConnectionElevateResponse(Message):
 
 class ConnectionUpdateRequest(Message):
     connection: Annotated[str, ID, "The connection to change."]
-    name: Annotated[str | None, "The new name, at most 255 characters."] = None
+    name: Annotated[str | None, "The new name, at most 255 characters, not all blank."] = None
     data: Annotated[Data | None, "All of the new data, not only the changes. The type stays."] = None
     category: Annotated[
         str | None, ID, "The category to move it to, with the connections in it that share its category."
@@ -369,7 +369,7 @@ class EntryToAdd(Message):
     label: Annotated[
         str | None, Length(1, 255), "A name by which later entries refer to this one in place of a uuid."
     ] = None
-    name: Annotated[str, Length(0, 255), "The name, as in `/connection/add`."]
+    name: Annotated[str, Length(1, 255), "The name, as in `/connection/add`."]
     data: Annotated[Data, f'{DATA} `{{"label": …}}` in place of a connection refers to an entry of `add`.']
     category: Annotated[
         CategoryPath | None,

@@ -16,7 +16,7 @@ from connmgr.vault.categories import Categories, Path
 from connmgr.vault.connection_rows import dependents
 from connmgr.vault.connections import Connections, Permission, Removed
 from connmgr.vault.database import Database
-from connmgr.vault.names import DEFAULT
+from connmgr.vault.names import DEFAULT, check_name
 
 Own = TypeVar("Own", bound="Content")
 
@@ -138,6 +138,8 @@ class Batches:
         is_visible: Callable[[str], bool],
         token: str | Literal[False] | None,
     ) -> Applied:
+        for addition in batch.additions:
+            check_name(addition.name)
         known = {change.id: change.known for change in batch.changes if change.known is not None}
         connection_rows.require_unchanged(tx, known)
         paths = list(dict.fromkeys(batch.paths()))

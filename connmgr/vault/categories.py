@@ -14,7 +14,7 @@ from connmgr.vault import category_rows
 from connmgr.vault.category_rows import Category
 from connmgr.vault.connections import Connections, Removed, move_rows
 from connmgr.vault.database import Database
-from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT, LOCAL, SEPARATOR, segment
+from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT, LOCAL, SEPARATOR, check_name, segment
 from connmgr.vault.schema import Row, chunks, closure, connection
 from connmgr.vault.schema import category as table
 from connmgr.vault.search import CategoryQuery
@@ -64,6 +64,7 @@ class Categories:
             existing = tx.scalar(sa.select(table.c.id).where(table.c.parent == parent, table.c.segment == own))
             if existing is not None:
                 return category_rows.load(tx, [existing], self._key)[existing].id
+            check_name(name)
             category_rows.insert(tx, self._key, id, name, parent, (*above.path, own))
             return id
 
@@ -87,6 +88,7 @@ class Categories:
         for path in every:
             place = _place(path)
             if place not in places:
+                check_name(path[-1])
                 places[place] = new[path] = str(uuid.uuid4())
                 above = places[place[:-1]]
                 category_rows.insert(tx, self._key, new[path], path[-1], above, (*top.path, *place))

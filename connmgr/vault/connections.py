@@ -28,7 +28,7 @@ from connmgr.shares import in_pieces
 from connmgr.vault import connection_rows, dependencies
 from connmgr.vault.connection_rows import Connection, carriers, dependents
 from connmgr.vault.database import Database
-from connmgr.vault.names import DEFAULT, LOCAL, SEPARATOR, Elevation, base_of, elevation_of
+from connmgr.vault.names import DEFAULT, LOCAL, SEPARATOR, Elevation, base_of, check_name, elevation_of
 from connmgr.vault.schema import Row, canonical, chunks, closure, now
 from connmgr.vault.schema import connection as table
 from connmgr.vault.search import ConnectionQuery, Listed
@@ -197,10 +197,12 @@ class Connections:
         ``references`` are the connections that this one runs over; its path begins with the path of ``parent``, one of
         them, and ``folder``. Without a ``category`` it gets its parent's, or else the default one. ``token`` is the id
         of the token that adds it, None for the owner. An equivalent connection keeps its own labels.
+        :raises InvalidRequest: the name is blank, or too long.
         :raises UnknownConnection: a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
         :raises IntegrityError: a connection that it runs over was changed outside of connmgr.
         """
+        check_name(name)
         # Made outside of the transaction: a repetition after a conflict must store the same connection.
         id = str(uuid.uuid4())
         place = DEFAULT if category is None else category
@@ -511,6 +513,8 @@ def change_row(
     """
     before = _checked(key, connection_rows.one(tx, id))
     after = before | changes
+    if after["name"] != before["name"]:
+        check_name(after["name"])
     if token and {"data", "category"} & changes.keys():
         after["cache"] = connection_rows.marked(after["cache"], token)
     elif token is None and "data" in changes:

@@ -58,6 +58,15 @@ def fold(text: str) -> str:
     return text.lower() if text.isascii() else "".join(map(str.lower, text))
 
 
+def check_name(name: str) -> None:
+    """Raise :class:`InvalidRequest` if the new name of a connection or category is blank: no command could name it.
+
+    Older versions accepted such names; what has one keeps it.
+    """
+    if not name.strip():
+        raise InvalidRequest("name: Blank, so that no command could name it.")
+
+
 def segment(name: str) -> str:
     """Return ``name`` as in a path, lower-cased, ``_`` for ``/``; raise :class:`InvalidRequest` if it is too long."""
     if len(name) > MAX_NAME_CHARACTERS:

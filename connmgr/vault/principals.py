@@ -68,6 +68,10 @@ MAX_NAMED = 5
 
 _OWNER = Guesser()
 _WRONG = "The user does not exist, or the passphrase is wrong."
+_NO_USERS = (
+    "The vault has no users, so no passphrase unlocks anything: every client may use its secrets. "
+    "`connmgr vault user add USER` adds the first user."
+)
 
 Anew = Callable[[dict[str, Any]], dict[str, Any]]
 """Seals a secret anew, or returns it as it is; raises SecretLocked if it cannot be opened."""
@@ -443,6 +447,9 @@ class Principals:
         """Return a user and its private key; raises as :meth:`unlock`."""
         with self._throttle.attempt(name, guesser) as failed_before:
             by_name = self._load()
+            if by_name.keys() == {VAULT}:
+                # Every client may know this, by `status`; it tells nothing about the users of another vault.
+                raise UnlockFailed(_NO_USERS)
             # For an unknown user a key is derived too, so that the answer takes the same time.
             user = by_name.get(name) if name != VAULT else None
             user = user or Principal("", bytes(32), bytes(72), MODERATE, new_salt())

@@ -25,7 +25,7 @@ from connmgr.vault import category_rows, dependencies
 from connmgr.vault.connection_rows import Connection
 from connmgr.vault.database import Database
 from connmgr.vault.documents import Document, Documents
-from connmgr.vault.names import ALL_CONNECTIONS, OWNER, Elevation, base_of, elevation_of, segment
+from connmgr.vault.names import ALL_CONNECTIONS, OWNER, Elevation, base_of, check_name, elevation_of, segment
 from connmgr.vault.schema import document, now
 
 MAX_TEMPORARY = 1000
@@ -159,6 +159,7 @@ class TemporaryConnections:
 
 
 def _made(name: str, type: str, data: Mapping[str, Any]) -> Connection:
+    check_name(name)
     at = now()
     return Connection(
         id=str(uuid.uuid4()),

@@ -49,6 +49,29 @@ def test_a_connection_is_added_found_and_described(client: Client) -> None:
         assert client.post("/connection/query", **query)["found"] == [id]
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+def test_a_blank_name_is_refused_wherever_one_is_given(client: Client, blank: str) -> None:
+    id = add(client, "box", SH)
+    before = info(client, id)
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/connection/add", {"name": blank, "data": SSH}),
+        ("/connection/add", {"name": blank, "data": SH}),
+        ("/connection/add", {"name": blank, "data": SSH, "temporary": True}),
+        ("/store/add", {"name": blank, "data": SSH}),
+        ("/connection/update", {"connection": id, "name": blank}),
+        ("/connection/apply", {"add": [{"name": "good", "data": UNREACHABLE}, {"name": blank, "data": SSH}]}),
+        ("/connection/apply", {"change": [{"connection": id, "name": blank}]}),
+        ("/category/add", {"name": blank, "parent": ROOT_CATEGORY}),
+    ]
+    for path, fields in requests:
+        error = refused(client, path, **fields)
+        assert (error.status, error.code) == (400, "invalid_request"), path
+        assert "name: " in error.message, path
+    assert info(client, id) == before
+    everything = client.post("/connection/query", categoryFilter="*", connectionFilter="*", typeFilter="*")
+    assert set(everything["found"]) == {LOCAL, id}
+
+
 def test_a_connection_named_twice_is_described_twice(client: Client) -> None:
     id = add(client, "box", SH)
     ids = [id, LOCAL, id.upper(), id, LOCAL]

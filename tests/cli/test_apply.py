@@ -11,7 +11,10 @@ import yaml
 
 from connmgr.cli.declarative.document import _content
 from connmgr.cli.exits import Failure
+from connmgr.vault import connections
 from tests.cli.program import CommandLine, finish
+from tests.conftest import StartDaemon
+from tests.vault.people import add_connection, opened
 
 SECRET = "canary battery"
 
@@ -75,6 +78,23 @@ def test_applying_an_export_changes_nothing(peopled: CommandLine, json: tuple[st
     assert done.output == "8 connections: 8 unchanged\n"
     assert peopled("ls", "--json").json == before
     assert peopled("export", *json).output == exported
+
+
+def test_an_export_with_blank_names_of_an_older_version_applies(
+    start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon()
+    daemon.stop()
+    with opened(daemon.data_dir) as vault, monkeypatch.context() as older:
+        older.setattr(connections, "check_name", lambda _: None)
+        for name in ("", " "):
+            add_connection(vault, name, {"host": f"old{len(name)}.example"})
+    connmgr = CommandLine(start_daemon(home=daemon.home))
+    exported = connmgr("export").output
+    done = connmgr("apply", "-f", "-", "--yes", "--prune", stdin=exported)
+    assert done.output == "3 connections: 3 unchanged\n"
+    connmgr("apply", "-f", "-", "--yes", stdin=exported.replace("old0.example", "new.example"))
+    assert connmgr("export").output == exported.replace("old0.example", "new.example")
 
 
 def test_an_export_makes_the_same_vault_elsewhere_but_for_secrets(peopled: CommandLine, connmgr: CommandLine) -> None:

@@ -126,8 +126,8 @@ def test_a_stranger_may_not_manage_users(locked: Daemon) -> None:
         assert refused(stranger, "/secret/encrypt", value="v", principals=["mallory"]).code == "unknown_principal"
 
 
-def test_guessing_is_slowed_down_with_a_time_to_come_back(own_daemon: Daemon) -> None:
-    with client_of(own_daemon) as client:
+def test_guessing_is_slowed_down_with_a_time_to_come_back(locked: Daemon) -> None:
+    with client_of(locked) as client:
         answers = [refused(client, "/vault/unlock", user="alice", passphrase="a guess") for _ in range(5)]
     assert [answer.code for answer in answers[:4]] == ["unlock_failed"] * 4
     assert (answers[4].status, answers[4].code) == (503, "unlock_throttled")

@@ -9,9 +9,11 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from connmgr.errors import ConnectionCycle, InvalidRequest, ProtectedEntry, UnknownCategory, UnknownConnection
-from connmgr.vault import Vault
+from connmgr.vault import Vault, connections
+from connmgr.vault.batch import Batch
 from connmgr.vault.connection_rows import fingerprint
-from connmgr.vault.names import DEFAULT, LOCAL
+from connmgr.vault.connections import without_access
+from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT, LOCAL
 from tests.api.wire import NOBODY
 from tests.vault.conftest import Add
 
@@ -79,6 +81,33 @@ def test_unknown_references_and_invalid_names_prevent_adding(vault: Vault, add: 
     with pytest.raises(InvalidRequest, match="255"):
         add("a" * 256)
     assert vault.connections.query() == [LOCAL]
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t\n"])
+def test_a_blank_name_of_an_older_version_stays_and_no_new_one_is_accepted(
+    vault: Vault, add: Add, monkeypatch: pytest.MonkeyPatch, blank: str
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(connections, "check_name", lambda _: None)
+        old = add(blank, {"host": "old.example"})
+        inside = add("inside", {"over": old}, references=[old], parent=old)
+    named = add("named", {"host": "named.example"})
+    vault.connections.update(old, name=blank, labels={"env": "prod"})
+    assert [vault.connections.get(id).name for id in (old, inside)] == [blank, "inside"]
+    for attempt in (
+        lambda: add(blank),
+        lambda: vault.connections.temporary.add(blank, "ssh", {}, fingerprint=b"", same=lambda _: False),
+        lambda: vault.connections.update(named, name=blank),
+        lambda: vault.categories.add(blank, ALL_CONNECTIONS),
+        lambda: vault.batches.apply(Batch(categories=[("above", blank)]), without_access),
+    ):
+        with pytest.raises(InvalidRequest, match="name: Blank"):
+            attempt()
+    assert vault.connections.get(named).name == "named"
+    assert len(vault.categories.query()) == 2
+    vault.connections.update(old, name="new")
+    assert vault.connections.get(inside).path == ("new", "inside")
+    vault.connections.remove([old])
 
 
 def test_infos_come_in_the_order_asked_for(vault: Vault, add: Add, small_chunks: None) -> None:

@@ -169,6 +169,20 @@ class TestUnlocking:
         assert len(set(map(str, answers))) == 1
         assert derivations == [("not the passphrase", MODERATE)] * 6
 
+    @pytest.mark.parametrize("user", ["alice", "vault", ""])
+    def test_without_users_it_says_so_and_derives_nothing(
+        self, empty: Vault, derivations: list[tuple[str, Cost]], user: str
+    ) -> None:
+        attempts: list[Callable[[], object]] = [
+            lambda: empty.principals.unlock(Access(), user, "a long passphrase"),
+            lambda: empty.principals.change_passphrase(user, "a long passphrase", "another passphrase"),
+            lambda: empty.principals.remove_user(Access(), user, passphrase="a long passphrase"),
+        ]
+        for attempt in attempts * 3:
+            with pytest.raises(UnlockFailed, match=r"has no users.*connmgr vault user add"):
+                attempt()
+        assert derivations == []
+
     def test_failures_are_throttled_without_deriving_and_without_locking_out(
         self, vault: Vault, derivations: list[tuple[str, Cost]], clock: Clock
     ) -> None:

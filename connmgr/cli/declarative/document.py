@@ -164,8 +164,10 @@ def document_of(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[s
         data = map_marked(stored.schema(info["type"]), REFERENCE, data, lambda _, value: names.get(value, value))
         data = map_values(data, lambda value: dict(KEPT) if is_secret(value) else value)
         head = {"name": shorts[id], "category": "/".join(info["category"]), "type": data.pop("type")}
-        # The local machine has the same uuid in every vault. Other connections need theirs if they share a name.
-        uuid = {"uuid": id} if id == LOCAL_MACHINE or counts[wholes[id]] > 1 else {}
+        # The local machine has the same uuid in every vault. Other connections need theirs if they share a name, or
+        # have a blank one, which older versions accepted.
+        needs_id = id == LOCAL_MACHINE or counts[wholes[id]] > 1 or not info["name"][-1].strip()
+        uuid = {"uuid": id} if needs_id else {}
         labels = {"labels": dict(info["labels"])} if info["labels"] else {}
         return {**head, **uuid, **labels, **({"data": data} if data else {})}
 
@@ -189,7 +191,7 @@ def read(content: Any, stored: Stored) -> tuple[list[Entry], list[tuple[str, ...
     # Others refer to an entry by its key, so that two with one key need uuids to be told apart.
     for name, count in Counter((entry.key, entry.id) for entry in entries).items():
         if count > 1:
-            raise Failure(f"{name[0]} stands in the file more than once: give each its own uuid (`id`).")
+            raise Failure(f"{name[0]} stands in the file more than once: give each its own `uuid`.")
     names = _Names(entries, stored)
     for entry in entries:
         names.settle(entry)
@@ -253,7 +255,8 @@ class _Names:
 
 
 def _entry(member: Any, where: str) -> Entry:
-    if not isinstance(member, dict) or not isinstance(member.get("name"), str) or not member["name"]:
+    is_named = isinstance(member, dict) and isinstance(member.get("name"), str)
+    if not is_named or not (member["name"] or member.get("uuid")):
         raise Failure(f"{where} must be a mapping with a name.")
     where = f"{where} ({member['name']})"
     _check(member, _MEMBERS, where)

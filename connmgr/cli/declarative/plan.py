@@ -168,8 +168,10 @@ class Entry:
     """What it changes in the stored connection: ``name``, ``category``, ``labels``, fields of the data."""
 
     def __post_init__(self) -> None:
-        self.name = self.name or self.key
-        self.path = self.path or (self.name,)
+        # A stored connection may have an empty name, and then a path all the same.
+        if not self.path:
+            self.name = self.name or self.key
+            self.path = (self.name,)
 
     @property
     def over(self) -> list[str]:
