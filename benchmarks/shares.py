@@ -276,7 +276,10 @@ def _elsewhere(scene: _Scene, load: Load) -> Iterator[Callable[[], _Reached]]:
     scene.daemon.leave_client()
 
     def run() -> None:
-        # Its threads and programs inherit this.
+        # Its threads and programs inherit this. The session is theirs alone: the kernel may share processors out by it.
+        os.setsid()
+        with contextlib.suppress(FileNotFoundError):
+            Path("/proc/self/autogroup").write_text("19")
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         with load(scene):
             theirs.send(None)

@@ -262,8 +262,14 @@ class Pace:
 LONGEST_TURN_SECONDS = 1.0
 OWNER_SECONDS = 0.02
 
-PIECE_ITEMS = 64
+PIECE_ITEMS = 16
 """Items of a list, each of which takes some microseconds, that are a piece of work."""
+
+PIECES_SECONDS = 0.0004
+"""Longest time of pieces of a token's work after each other; then its thread leaves the processor for a moment."""
+
+OFF_SECONDS = 1e-6
+"""What it sleeps then. Linux makes that some 60 us, its timers' slack: what waits there runs at once."""
 
 CROWD = 64
 """So many threads that may wait for the interpreter at a time are a crowd."""
@@ -436,7 +442,7 @@ class Computing:
 class _Computation:
     """The turn of one thread, which it gives up while it waits."""
 
-    __slots__ = ("_computing", "_has_turn", "_holder", "_outwaited")
+    __slots__ = ("_computing", "_has_turn", "_holder", "_on_since", "_outwaited")
 
     def __init__(self, computing: Computing, holder: str | None) -> None:
         self._computing, self._holder = computing, holder
@@ -444,15 +450,25 @@ class _Computation:
 
     def __enter__(self) -> None:
         self._has_turn = self._computing.begin(self._holder)
+        self._on_since = time.monotonic()
         _thread.turn = self
 
     def __exit__(self, *_: object) -> None:
         _thread.turn = None
         self._computing.end(self._holder, has_turn=self._has_turn)
 
+    @property
+    def is_of_token(self) -> bool:
+        return self._holder is not None
+
     def give_way(self) -> None:
         if self._holder is not None:
             self._outwaited = self._computing.give_way(self._outwaited)
+            # The kernel lets a thread that never sleeps run for milliseconds, also where the owner's client, or another
+            # program, has just been woken on its processor.
+            if time.monotonic() - self._on_since > PIECES_SECONDS:
+                time.sleep(OFF_SECONDS)
+                self._on_since = time.monotonic()
 
 
 _thread = threading.local()
@@ -470,12 +486,27 @@ def give_way() -> None:
         computation.give_way()
 
 
+def gives_way() -> bool:
+    """Whether this thread computes for a token, and so lets others pass in :func:`give_way`."""
+    computation: _Computation | None = getattr(_thread, "turn", None) or getattr(_thread, "interrupted", None)
+    return computation is not None and computation.is_of_token
+
+
 def in_pieces(items: Iterable[Item]) -> Iterator[Item]:
     """Yield ``items``, and let the owner's requests pass between some of them (:func:`give_way`)."""
     for number, item in enumerate(items):
         if not number % PIECE_ITEMS:
             give_way()
         yield item
+
+
+def drained(items: list[Item]) -> Iterator[Item]:
+    """Yield ``items`` as :func:`in_pieces`, and take each from the list: to free ten thousand at once is long work."""
+    items.reverse()
+    while items:
+        if not len(items) % PIECE_ITEMS:
+            give_way()
+        yield items.pop()
 
 
 @contextmanager

@@ -42,6 +42,8 @@ _OUTPUT_PIECE = 96 * 1024
 
 EncodePieces = Callable[[bytes | bytearray], Iterator[bytes]]
 
+BLOCK_BYTES = 128 * 1024
+
 LONG = 64
 """More members of a list within a list make it be encoded by itself."""
 
@@ -50,8 +52,29 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def as_json(value: Any, status: int = 200) -> flask.Response:
-    """Return the response with ``value`` as its body, and a newline for terminals."""
-    return flask.Response(encoded(value) + "\n", status=status, mimetype="application/json")
+    """Return the response with ``value`` as its body, and a newline for terminals.
+
+    A list in it may be an iterator, whose items are made when they are encoded.
+    """
+    body = _ENCODER.encode(value) + "\n" if _is_plain(value) else [*_blocks(chain(_parts(value), "\n"))]
+    return flask.Response(body, status=status, mimetype="application/json")
+
+
+def _blocks(parts: Iterable[str]) -> Iterator[bytes]:
+    """Yield the text of ``parts`` in blocks of a size that the C library keeps for the next one.
+
+    A larger one it takes from the system each time: clearing the pages of a megabyte stops a processor for as long as
+    encoding it.
+    """
+    block: list[str] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > BLOCK_BYTES and block:
+            yield "".join(block).encode()
+            block, size = [], 0
+        block.append(part)
+        size += len(part)
+    yield "".join(block).encode()
 
 
 def require_few_repeated(name: str, ids: Sequence[str], described: Mapping[str, Message]) -> None:
@@ -111,14 +134,19 @@ def _pieces(bursts: Iterable[Iterable[Any]]) -> Iterator[str]:
 def encoded(value: Any) -> str:
     """Return ``value`` as JSON; a large one is encoded in pieces."""
     # One call of the encoder for all would stop all other threads for a millisecond for each 100 KB.
-    is_plain = isinstance(value, dict) and all(map(_is_plain, value.values()))
-    return _ENCODER.encode(value) if is_plain else "".join(_parts(value))
+    return _ENCODER.encode(value) if _is_plain(value) else "".join(_parts(value))
 
 
 def _is_plain(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_small, value.values()))
+
+
+def _is_small(value: Any) -> bool:
     if isinstance(value, dict | list | tuple):
         return not value
-    return not isinstance(value, str) or len(value) < PIECE_CHARACTERS
+    if isinstance(value, str):
+        return len(value) < PIECE_CHARACTERS
+    return not isinstance(value, Iterator)
 
 
 def _is_large(value: Any) -> bool:
@@ -146,7 +174,7 @@ def _parts(value: Any) -> Iterator[str]:
             yield from _parts(member)
             lead = ","
         yield "}" if value else "{}"
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | Iterator):
         yield "["
         yield from _items(value)
         yield "]"
@@ -163,21 +191,21 @@ def _string(text: str) -> Iterator[str]:
     yield '"'
 
 
-def _items(items: Sequence[Any]) -> Iterator[str]:
+def _items(items: Iterable[Any]) -> Iterator[str]:
     """Yield the items of a list in pieces: so many together as make a piece by the length of those before."""
-    start, count = 0, 1
-    while start < len(items):
-        batch = items[start : start + count]
+    rest, lead, count = iter(items), "", 1
+    while batch := [*islice(rest, count)]:
         if any(map(_is_large, batch)):
-            batch = batch[:1]
-            yield "," if start else ""
-            yield from _parts(batch[0])
+            for item in batch:
+                yield lead
+                yield from _parts(item)
+                lead = ","
             count = 1
         else:
             piece = _ENCODER.encode(batch)
-            yield ("," if start else "") + piece[1:-1]
+            yield lead + piece[1:-1]
+            lead = ","
             count = max(1, min(2 * count, PIECE_CHARACTERS * count // len(piece)))
-        start += len(batch)
         give_way()
 
 

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from connmgr import errors
 from connmgr.api.answer import require_few_repeated
@@ -73,7 +73,7 @@ from connmgr.plugin import Deadline, Toggled, Tunnel
 from connmgr.processes import connected_to_own
 from connmgr.rights.actions import Action, changes_what_others_need, chooses_list, lends_agent, toggles
 from connmgr.secrets.principals import Lending
-from connmgr.shares import in_pieces
+from connmgr.shares import drained, in_pieces
 from connmgr.vault import Connection
 from connmgr.vault.batch import as_fields
 
@@ -108,19 +108,21 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
         return ConnectionQueryResponse(found=authorisation.visible(caller(), connections.query(*filters)))
     listed, categories = in_categories(lambda: connections.listed(*filters))
     if caller().grant is not None:
-        visible = set(authorisation.visible(caller(), [connection.id for connection in listed]))
-        listed = [connection for connection in listed if connection.id in visible]
+        visible = set(authorisation.visible(caller(), [connection.id for connection in in_pieces(listed)]))
+        listed = [connection for connection in in_pieces(listed) if connection.id in visible]
     usage = usage_categories()
-    rows = [
+    found = [connection.id for connection in in_pieces(listed)]
+    # Made one by one while the answer is encoded.
+    rows = (
         FoundName(
             category=categories[connection.category],
             name=list(connection.path),
             type=connection.type,
             usage_category=usage.get(connection.type),
         )
-        for connection in in_pieces(listed)
-    ]
-    return ConnectionQueryResponse(found=[connection.id for connection in listed], names=rows)
+        for connection in drained(listed)
+    )
+    return ConnectionQueryResponse(found=found, names=cast("list[FoundName]", rows))
 
 
 @group.endpoint(

@@ -215,7 +215,9 @@ def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[
     for last in (False, True):
         connections = read()
         try:
-            categories = services().vault.categories.infos(list({connection.category for connection in connections}))
+            categories = services().vault.categories.infos(
+                list({connection.category for connection in in_pieces(connections)})
+            )
         except errors.UnknownCategory:
             # The category was removed meanwhile, and its connections have moved.
             if last:

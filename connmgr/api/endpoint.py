@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -286,8 +286,8 @@ class Endpoint:
 
     def _inside(self, value: Any) -> Any:
         # Only the names of our own fields change; stored data stays as it is.
-        if isinstance(value, list):
-            return [self._inside(item) for item in value]
+        if isinstance(value, list | Iterator):
+            return map(self._inside, value)
         if isinstance(value, Mapping):
             return {self.renames.get(name, name): item for name, item in value.items()}
         return value
@@ -298,7 +298,7 @@ class Endpoint:
         if result is None:
             return flask.Response(mimetype="application/json")
         if isinstance(result, Message):
-            return as_json(self.answered(to_json(result)))
+            return as_json(self.answered(to_json(result, iter)))
         shown = self.response.dump(result) if self.response and not self.dumped else result
         return as_json(shown)
 

@@ -21,7 +21,7 @@ import base64
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union
 
@@ -391,10 +391,17 @@ def unwrapped(hint: Any) -> Unwrapped:
             return Unwrapped(hint, tuple(facts), nullable)
 
 
-def to_json(message: Message) -> dict[str, Any]:
-    """Return the message as members of JSON, without absent fields."""
+def to_json(message: Message, of_items: Callable[[Iterator[Any]], Any] = list) -> dict[str, Any]:
+    """Return the message as members of JSON, without absent fields.
+
+    ``of_items`` makes a list of the JSON of items; by ``iter`` each item becomes JSON only when it is read.
+    """
     return {
-        json: value if write is None or value is None else write(value)
+        json: value
+        if write is None or value is None
+        else of_items(map(write.of_item, value))
+        if isinstance(write, _OfItems)
+        else write(value)
         for name, json, write, omitted in _writers(type(message))
         if (value := getattr(message, name)) is not omitted
     }
@@ -470,6 +477,16 @@ def _readers(kind: type[Message]) -> list[tuple[str, str, Callable[[Any], Any] |
     return _READERS[kind]
 
 
+class _OfItems:
+    """Makes JSON of the items of a list."""
+
+    def __init__(self, of_item: Callable[[Any], Any]) -> None:
+        self.of_item = of_item
+
+    def __call__(self, values: Iterable[Any]) -> list[Any]:
+        return list(map(self.of_item, values))
+
+
 def _writer(
     type_: Any, facts: Sequence[Any], of_message: Callable[[Any], Any] = to_json
 ) -> Callable[[Any], Any] | None:
@@ -477,7 +494,7 @@ def _writer(
     if typing.get_origin(type_) in SEQUENCES:
         item = unwrapped(typing.get_args(type_)[0])
         write = _writer(item.type, item.facts, of_message)
-        return None if write is None else lambda values: list(map(write, values))
+        return None if write is None else _OfItems(write)
     if isinstance(type_, type) and issubclass(type_, Message):
         return of_message
     own = next((fact.write for fact in facts if isinstance(fact, Fact) and fact.write), None)

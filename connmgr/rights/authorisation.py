@@ -46,6 +46,7 @@ from connmgr.rights.rule import is_clean
 from connmgr.rights.rules import Decision, RequestedCommand, Rules, combined, not_too_free, of_parts, rule_of
 from connmgr.rights.scopes import ARGV, TERMINAL, TEXT
 from connmgr.rights.visibility import PlannedConnection, Visibility
+from connmgr.shares import in_pieces
 from connmgr.vault import Vault
 from connmgr.vault.connection_rows import sealed_secrets
 from connmgr.vault.names import elevation_of
@@ -338,7 +339,7 @@ class Authorisation:
         """Return the ``connections`` that ``caller`` may see, in their order."""
         grant, ids = caller.grant, list(connections)
         # A token that sees everything does not see the elevated connections of others.
-        if grant is None or (grant.sees_all and not any(map(elevation_of, ids))):
+        if grant is None or (grant.sees_all and not any(map(elevation_of, in_pieces(ids)))):
             return ids
         return self.visibility.visible(grant, ids)
 

@@ -60,7 +60,8 @@ class Visibility:
     def of(self, ids: Collection[str]) -> dict[str, ConnectionFacts]:
         """Return the existing, authentic ones of the connections ``ids``, by their ids."""
         at = time.monotonic()
-        facts = {id: entry[1] for id in ids if (entry := self._known.get(id)) and at - entry[0] < KNOWN_SECONDS}
+        known = self._known
+        facts = {id: entry[1] for id in in_pieces(ids) if (entry := known.get(id)) and at - entry[0] < KNOWN_SECONDS}
         if len(facts) < len(ids):
             fresh = self._read([id for id in ids if id not in facts])
             if len(self._known) > MAX_KNOWN:
@@ -123,7 +124,7 @@ class Visibility:
         """Return the connections among ``ids`` that are in sight, in their order."""
         all_ids = list(ids)
         facts = self.of(all_ids)
-        return [id for id in all_ids if id in facts and _sees(grant, facts[id])]
+        return [id for id in in_pieces(all_ids) if id in facts and _sees(grant, facts[id])]
 
     def visible_categories(self, grant: Grant, ids: Iterable[str]) -> list[str]:
         """Return the categories among ``ids`` that are in sight.

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
+from connmgr.shares import give_way, gives_way
 from connmgr.vault import schema
 from connmgr.vault.database import Backend, Database, Fault, Kind, Listening
 
@@ -250,8 +251,18 @@ def _holds(path: Path, suffix: str) -> bool:
     return beside.exists() and beside.stat().st_size > 0
 
 
+_PIECE_STEPS = 1000
+"""Instructions of SQLite's virtual machine after which a token's search gives way: a fraction of a millisecond."""
+
+
 def _begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN IMMEDIATE"))
+    statement = connection.get_execution_options().get("begin", "BEGIN IMMEDIATE")
+    # Not while it writes, for which the owner may wait; and not for the owner, since each call takes the interpreter.
+    handler = give_way if statement == "BEGIN" and gives_way() else None
+    if handler is not None:
+        give_way()
+    connection.connection.dbapi_connection.set_progress_handler(handler, _PIECE_STEPS)  # type: ignore[union-attr]
+    connection.exec_driver_sql(statement)
 
 
 def sync_directory(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import threading
 import time
@@ -12,7 +13,18 @@ import pytest
 
 from connmgr.api.services import RequestSlots
 from connmgr.pipes.streams import Streams
-from connmgr.shares import CROWD, CROWDED_SECONDS, Computing, Pace, Rests, Switching, give_way, in_pieces, waiting
+from connmgr.shares import (
+    CROWD,
+    CROWDED_SECONDS,
+    Computing,
+    Pace,
+    Rests,
+    Switching,
+    drained,
+    give_way,
+    in_pieces,
+    waiting,
+)
 from connmgr.suspension import Continuation, Suspended
 from tests.deadlines import DEADLINE_SECONDS
 
@@ -253,6 +265,42 @@ def test_the_owner_and_whoever_has_no_turn_give_way_to_nobody(computing: Computi
     give_way()
     with computing.turn(None):
         give_way()
+
+
+def leaves_the_processor(computing: Computing, holder: str | None, seconds: float) -> bool:
+    """Whether a thread of ``holder`` that only computes and gives way sleeps within so many seconds."""
+    left = []
+
+    def run() -> None:
+        with computing.turn(holder):
+            before, until = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw, time.monotonic() + seconds
+            while not left and time.monotonic() < until:
+                give_way()
+                left.extend([True] * (resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw > before))
+
+    thread = threading.Thread(target=run)
+    # Alone with the interpreter: whoever waits for that sleeps, too.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(DEADLINE_SECONDS)
+    try:
+        thread.start()
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    return bool(left)
+
+
+def test_long_work_of_a_token_leaves_the_processor_to_whoever_waits_there_and_the_owner_s_does_not(
+    computing: Computing,
+) -> None:
+    assert leaves_the_processor(computing, "token", DEADLINE_SECONDS)
+    assert not leaves_the_processor(computing, None, WHILE_SECONDS)
+
+
+def test_a_list_that_is_drained_gives_its_items_in_order_and_lets_go_of_each() -> None:
+    items = list(range(100))
+    left = [(item, len(items)) for item in drained(items)]
+    assert left == [(number, 99 - number) for number in range(100)]
 
 
 def test_a_token_has_one_screen_drawn_at_a_time_and_the_owner_all(computing: Computing) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.api.answer import PIECE_CHARACTERS, _parts, encoded
+from connmgr.api.answer import BLOCK_BYTES, PIECE_CHARACTERS, _parts, as_json, encoded
 from connmgr.daemon import process
 from connmgr.engine.envelope import is_single
 from connmgr.rights.programs import as_argv
@@ -39,6 +39,18 @@ def test_an_answer_is_encoded_in_pieces_as_in_one(answer: Any) -> None:
     # A character takes up to twelve in JSON.
     assert max(map(len, _parts(answer))) <= 12 * 2 * PIECE_CHARACTERS
     assert longest_piece(lambda: encoded(answer)) < LONGEST_SECONDS
+
+
+def test_items_of_an_answer_are_made_while_it_is_encoded() -> None:
+    answer = as_json({"found": [], "names": ({"n": number} for number in range(20_000))})
+    body = answer.get_data()
+    assert json.loads(body) == {"found": [], "names": [{"n": number} for number in range(20_000)]}
+    assert body.endswith(b"}\n")
+    assert answer.calculate_content_length() == len(body)
+    assert not answer.is_streamed
+    blocks = list(answer.response)
+    assert max(map(len, blocks)) <= BLOCK_BYTES
+    assert len(blocks) <= 1 + len(body) // (BLOCK_BYTES // 2)
 
 
 COMMANDS: dict[str, tuple[Callable[[str], object], str]] = {

@@ -18,12 +18,17 @@ import sqlalchemy as sa
 
 from connmgr.errors import ConnmgrError, StartupError, VaultUnavailable
 from connmgr.secrets.vault_key import VaultKey
+from connmgr.shares import Computing
 from connmgr.vault import Vault, VaultLock, open_database, schema
 from connmgr.vault.schema import meta
+from tests.deadlines import DEADLINE_SECONDS
 from tests.vault.conftest import KEY, Add
 from tests.vault.postgres import Postgres
 
 OpenVault = Callable[..., Vault]
+
+WHILE_SECONDS = 0.2
+"""Time in which something that must not happen is not seen."""
 
 
 @pytest.fixture
@@ -48,6 +53,38 @@ def test_looking_creates_nothing(tmp_path: Path) -> None:
     assert database.key_verifier is None
     assert list(tmp_path.iterdir()) == []
     database.close()
+
+
+@pytest.mark.parametrize("holder", ["token", None])
+def test_only_a_token_s_search_lets_the_owner_pass_while_sqlite_works(
+    file: Path, open_vault: OpenVault, holder: str | None
+) -> None:
+    numbers = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 1e5) SELECT max(i) FROM n"
+    database = open_vault(f"sqlite:///{file}").database
+    computing = Computing(owner=DEADLINE_SECONDS)
+    reads, goes_on, found = threading.Event(), threading.Event(), threading.Event()
+
+    def work(tx: sa.Connection) -> None:
+        reads.set()
+        assert goes_on.wait(DEADLINE_SECONDS)
+        assert tx.scalar(sa.text(numbers)) == 100_000
+        found.set()
+
+    def search() -> None:
+        with computing.turn(holder):
+            database.read(work)
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    assert reads.wait(DEADLINE_SECONDS)
+    with computing.turn(None):
+        goes_on.set()
+        if holder is None:
+            assert found.wait(DEADLINE_SECONDS), "the owner waits for itself"
+        else:
+            assert not found.wait(WHILE_SECONDS), "it goes on beside the owner"
+    assert found.wait(DEADLINE_SECONDS)
+    thread.join()
 
 
 def test_looking_changes_nothing(file: Path) -> None:
