@@ -102,8 +102,9 @@ def query(request: AuditQueryRequest) -> AuditQueryResponse:
 def _shown(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry as the caller may see it.
 
-    A token with the scope for entries, which tell who did what, does not thereby read the words of others. Where its own
-    request named what it does not see, it gets neither a name nor its words, out of which the secrets of that are cut.
+    A token with the scope for entries, which tell who did what, does not thereby read the words of others. Where its
+    own request named what it does not see, it gets neither a name nor its words, out of which the secrets of that are
+    cut.
     """
     token = caller().token
     if not services().authorisation.knows_subjects(caller(), entry):

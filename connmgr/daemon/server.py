@@ -19,6 +19,7 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
 from connmgr.api.auth import Caller
+from connmgr.api.services import STOPS
 from connmgr.daemon.channel import RECEIVING_REST, ClientChannel, SuspendedChannels
 from connmgr.daemon.departures import Departures
 from connmgr.daemon.parser import Bodies
@@ -26,7 +27,7 @@ from connmgr.daemon.passing import PassingSocket
 from connmgr.daemon.process import Garbage
 from connmgr.errors import StartupError
 from connmgr.processes import is_trusted, peer_uid
-from connmgr.shares import Computing, Rests, Shares
+from connmgr.shares import Computing, Rests, Shares, of_tokens
 
 QUICK_THREADS = 16
 """Threads in addition to the slots for slow requests, so that quick requests never wait for a slow one."""
@@ -401,9 +402,9 @@ class UnixListener(wasyncore.dispatcher):
 
 
 def _thread_shares(slots: int, threads: int) -> Shares:
-    """Return the shares of the threads: one token may have half as many as slots, and some for quick requests."""
+    """Return the shares of the threads: one token may have as many as it has ``slots``, and some for quick requests."""
     together = max(1, threads - OWNER_THREADS)
-    return Shares(max(1, min(together, slots // 2 + QUICK_THREADS)), together, strangers=STRANGER_THREADS)
+    return Shares(min(together, of_tokens(slots - STOPS)[0] + QUICK_THREADS), together, strangers=STRANGER_THREADS)
 
 
 def _adjustments(bound: socket.socket, slots: int, max_body: int, *, listening: int) -> Adjustments:

@@ -15,13 +15,14 @@ import pytest
 
 from connmgr.api.auth import Caller
 from connmgr.api.context import HAND_OVER
+from connmgr.api.services import STOPS
 from connmgr.daemon import channel, parser, server
 from connmgr.daemon.parser import Bodies
 from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, Threads, bind, url_of
 from connmgr.errors import StartupError
 from connmgr.fs.bodies import BlobSpool
 from connmgr.secrets.principals import Access
-from connmgr.shares import Computing, Rests, Shares
+from connmgr.shares import Computing, Rests, Shares, of_tokens
 from tests.deadlines import eventually, eventually_raises
 
 Application = Callable[..., Iterable[bytes]]
@@ -61,6 +62,12 @@ def server_of(application: Application, bound: socket.socket, spools: Path) -> S
         bodies=bodies,
         computing=Computing(),
     )
+
+
+@pytest.mark.parametrize("slots", [1, 64, 190, 1000])
+def test_a_token_has_a_thread_for_each_of_its_slots_and_some_for_quick_requests(slots: int) -> None:
+    threads = slots + STOPS + server.QUICK_THREADS + server.KEEP_ALIVE_THREADS
+    assert server._thread_shares(slots + STOPS, threads).one == of_tokens(slots)[0] + server.QUICK_THREADS
 
 
 @pytest.fixture
