@@ -139,7 +139,8 @@ class Categories:
             paths = {id: str(row["path"]) for id, row in going.items()}
             return replace(removed, categories=list(going), paths={**removed.paths, **paths})
 
-        return self._database.write(work, erases=contents)
+        # A category may have a password for sudo.
+        return self._database.write(work, erases=True)
 
     def seed(self, tx: sa.Connection) -> None:
         """Store the categories of a new vault."""

@@ -164,11 +164,16 @@ class Database:
             raise repeat.fault.error from repeat.__cause__
 
     def write(
-        self, work: Callable[[sa.Connection], Result], *, timeout: float = WRITE_SECONDS, erases: bool = False
+        self,
+        work: Callable[[sa.Connection], Result],
+        *,
+        timeout: float = WRITE_SECONDS,
+        erases: bool | Callable[[Result], bool] = False,
     ) -> Result:
         """Return the result of ``work``, called while other writers wait; all its changes are stored durably, or none.
 
-        ``erases`` says that ``work`` deletes or overwrites secrets; they are erased from the disk too.
+        ``erases`` says, maybe by the result, that ``work`` deletes or overwrites secrets; they are erased from the disk
+        too.
         :raises VaultUnavailable: other writers held the database for ``timeout`` seconds, or it cannot be written;
             nothing was stored, unless the message says that this is unknown.
         """
@@ -180,7 +185,7 @@ class Database:
         try:
             result = self._write(work, deadline)
             self.changes += 1
-            self._unscrubbed = self._unscrubbed or erases
+            self._unscrubbed = self._unscrubbed or (erases(result) if callable(erases) else erases)
             if self._unscrubbed:
                 self._unscrubbed = not self._backend.scrub()
             return result

@@ -93,10 +93,11 @@ class Documents:
     def change(self, id: str, change: Callable[[Document], Document | None]) -> Document | None:
         """Replace the document ``id`` by the result of ``change``, and return it; None removes it.
 
-        If there is no such document, nothing happens. ``change`` may be called again after a conflict.
+        If there is no such document, nothing happens. ``change`` may be called again after a conflict. A body may have
+        secrets, so the former one is erased; counts have none, and change often.
         """
 
-        def work(tx: sa.Connection) -> Document | None:
+        def work(tx: sa.Connection) -> tuple[Document | None, Document | None]:
             before = self._one(tx, _BY_ID.with_for_update(), id=id)
             after = None if before is None else change(before)
             of_this = (table.c.kind == self._kind, table.c.id == id)
@@ -106,9 +107,9 @@ class Documents:
                 tx.execute(table.delete().where(*of_this))
             elif after is not None and after != before:
                 tx.execute(table.update().where(*of_this).values(self._row(after)))
-            return after
+            return before, after
 
-        return self._database.write(work)
+        return self._database.write(work, erases=_lost_body)[1]
 
     def change_within(self, tx: sa.Connection, key: str, change: Callable[[Document], Document]) -> None:
         """Replace the document with this key, if there is one, by the result of ``change``, within a larger change."""
@@ -118,8 +119,8 @@ class Documents:
             tx.execute(table.update().where(*of_this).values(self._row(change(before))))
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Remove documents; a missing document is not an error."""
-        self._database.write(lambda tx: self.remove_within(tx, ids))
+        """Remove documents, also from the disk; a missing document is not an error."""
+        self._database.write(lambda tx: self.remove_within(tx, ids), erases=True)
 
     def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> None:
         """Remove documents within a larger change; a missing document is not an error."""
@@ -146,6 +147,12 @@ class Documents:
             raise _changed(row)
         members = {name: row[name] for name in ("id", "key", "created", "expires")}
         return Document(**members, body=json.loads(row["body"]), counts=_counts(row["counts"]))
+
+
+def _lost_body(before_and_after: tuple[Document | None, Document | None]) -> bool:
+    """Whether a document has another body than before, or is gone."""
+    before, after = before_and_after
+    return before is not None and (after is None or after.body != before.body)
 
 
 def authenticate(tx: sa.Connection, old: VaultKey, new: VaultKey) -> None:

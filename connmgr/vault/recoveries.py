@@ -137,7 +137,7 @@ class Recoveries:
         return document, user, private
 
     def _remove(self, document: Document) -> None:
-        self._database.write(lambda tx: self._documents.remove_within(tx, [document.id]), erases=True)
+        self._documents.remove([document.id])
 
     def _one(self, id: str) -> Document:
         document = self._documents.by_key(id)

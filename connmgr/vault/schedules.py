@@ -208,7 +208,8 @@ class StoredSchedules:
             self._database.announce(tx, TOPIC)
             return after
 
-        return self._database.write(work)
+        # What it ran may have had secrets in its variables or its input.
+        return self._database.write(work, erases=True)
 
     def remove(self, id: str, is_visible: Sight = everything) -> None:
         """Remove a schedule that ``is_visible``, or raise :class:`UnknownSchedule`; its runs stay."""
