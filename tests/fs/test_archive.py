@@ -289,6 +289,41 @@ def test_a_machine_without_tar_says_so(folder: Path, tmp_path: Path) -> None:
     place.transport.close()
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_failure_of_tar_is_told(folder: Path, tmp_path: Path, shell: str) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    complaint = "tar: x: Cannot write: No space left on device\ntar: Exiting"
+    (tools / "tar").write_text(f"#!/bin/sh\necho '{complaint}' >&2; exit 2\n")
+    (tools / "tar").chmod(0o755)
+    transport = Elsewhere(shell_called_sh(tmp_path, shell), f"{tools}:{os.environ['PATH']}", tmp_path)
+    with pytest.raises(errors.NoSpace):
+        unpack(RemoteFileSystem(transport, bytes(folder)), b"into", archive_of(("x", {})))
+    transport.close()
+
+
+def test_a_failure_before_a_pattern_is_expanded_is_told(folder: Path, tmp_path: Path) -> None:
+    tools = chosen_tools(tmp_path, NECESSARY)
+    place = RemoteFileSystem(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(folder))
+    with pytest.raises(errors.FileOperationFailed, match="stat is not installed there"):
+        matching(place, b"*")
+    place.transport.close()
+
+
+@pytest.mark.parametrize("options", ["--exclude=*", "--dereference"])
+def test_the_options_of_the_user_s_tar_are_not_ours(
+    here: RemoteFileSystem, folder: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    monkeypatch.setenv("TAR_OPTIONS", options)
+    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "file").write_bytes(b"content")
+    assert unpack(here, b"into", archive_of(("new", {}))) == []
+    assert (folder / "into/new").exists()
+    with tarfile.open(fileobj=io.BytesIO(packed(here, b"."))) as archive:
+        assert {"./link", "./file"} <= {member.name for member in archive}
+        assert archive.getmember("./link").issym()
+
+
 HOSTILE = {
     "noise": "head -c 100000 /dev/urandom",
     "nothing": "true",

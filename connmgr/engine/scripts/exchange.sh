@@ -1,7 +1,8 @@
 # The functions by which a program answers after its mark, and reads exactly its input from the channel: $blocks of
 # $block bytes, then $rest, $size in all. Errors are recognised by the system's words (in the locale C) at the end of a
 # program's message.
-say() { printf '%s %s\n' "$mark" "$*"; }
+# Some programs have set IFS, by whose first character the words would be joined.
+say() { ifs=$IFS IFS=' '; printf '%s %s\n' "$mark" "$*"; IFS=$ifs; }
 tidy() { :; }
 no() { tidy; say no "$@"; exit ${receiving:-0}; }
 because() {

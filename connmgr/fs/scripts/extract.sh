@@ -97,8 +97,7 @@ unpacked() {
   read -r n || exit 1
   receiving=0
   [ "$n" = end ] || no transfer_failed
-  [ ! "$bad" ] || { set -f; IFS='
-'; set -- $why; because "$1"; }
+  [ ! "$bad" ] || because "${why%%"$newline"*}"
   say ok
   merge "$staged" ""
   tidy

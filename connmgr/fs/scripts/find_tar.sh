@@ -1,4 +1,6 @@
 # Finds tar, and the options with which it writes the format and block size that are needed.
+# What the user's programs get as options by the environment, ours do not.
+unset TAR_OPTIONS TAR_READER_OPTIONS TAR_WRITER_OPTIONS
 tar=tar
 if ! command -v tar; then tar=
 else case $(tar --version 2>&1) in
