@@ -180,6 +180,31 @@ def test_an_archive_s_files_come_from_the_directory_that_was_made_for_them(
     assert not (theirs / "file").exists(), "what is root's went to the stranger"
 
 
+@pytest.mark.needs("machine")
+@pytest.mark.parametrize("parents", [False, True], ids=["", "parents"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_link_in_a_new_directory_s_place_gets_no_mode(
+    tmp_path: Path, folder: Path, theirs: Path, victim: Path, shell: str, parents: bool
+) -> None:
+    tools, name = tmp_path / "tools", "above/new" if parents else "new"
+    tools.mkdir()
+    # That of busybox sets the mode by the name, after the directory was made.
+    (tools / "mkdir").write_text(
+        f'#!/bin/sh\nmode=\ncase "$*" in *-m*) mode=0777;; esac\n'
+        f'/bin/mkdir -p "{theirs}/{name}"; rmdir "{theirs}/{name}"; ln -s "{victim}" "{theirs}/{name}"\n'
+        f'[ ! "$mode" ] || chmod "$mode" "{theirs}/{name}"\n'
+    )
+    (tools / "mkdir").chmod(0o755)
+    before = victim.stat().st_mode
+    transport = Elsewhere(shell_called_sh(tmp_path, shell), f"{tools}:{os.environ['PATH']}", tmp_path)
+    with suppress(errors.ConnmgrError):
+        files.make_directory(
+            RemoteFileSystem(transport, bytes(theirs)), name.encode(), 0o777, parents=parents, timeout=20
+        )
+    transport.close()
+    assert victim.stat().st_mode == before
+
+
 PLANTS = {
     # The stranger's directory in its place.
     "another": f'mv "$1" stolen; /bin/mkdir "$1"; ln -s "$VICTIM" "$1/sub"; chown {STRANGER} "$1"',

@@ -144,7 +144,7 @@ def test_a_place_that_somebody_else_prepared_is_refused(homeless: Jobs, tmp_path
         place.chmod(0o777)
     else:
         place.touch()
-    with pytest.raises(errors.OperationError):
+    with pytest.raises(errors.PermissionDenied, match=f"{place} does not belong to it alone"):
         homeless.remote.start(replace_directory(launch()), 20)
     if kind == "link":
         assert not list((tmp_path / "elsewhere").iterdir()), "something was made through a stranger's link"

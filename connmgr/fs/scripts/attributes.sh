@@ -38,7 +38,7 @@ is_ours_alone() {
 }
 if [ ! "$pinned" ]; then to=$p; change; fi
 [ ! -L "$p" ] || no file_changed
-if [ -d "$p" ]; then go_in; to=.; change_what_was_seen; fi
+if [ -d "$p" ]; then step_in; to=.; change_what_was_seen; fi
 [ -f "$p" ] || no file_changed
 by_descriptor 4<"$p" 2>/dev/null
 # A file that its user may not read.

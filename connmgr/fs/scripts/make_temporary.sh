@@ -1,3 +1,4 @@
 d=${TMPDIR:-/tmp}/connmgr-$1
-why=$(mkdir -m 0700 -- "$d" 2>&1) || because "$why"
+umask 077
+why=$(mkdir -- "$d" 2>&1) || because "$why"
 say ok "$d"

@@ -6,17 +6,9 @@ pin() {
   pinned=1
   reach() {
     resolve "$1"; trim; parent
-    cd -P "$d" 2>/dev/null || no permission_denied
-    h=$(physical && echo x) || no file_operation_failed
-    h=${h%??}
-    [ "${h%/}/$b" = "$p" ] || no file_changed "Its directory has become a link that leads elsewhere."
-    d=. p=./$b
+    whole=$p
+    hold_above
+    [ "${h%/}/$b" = "$whole" ] || no file_changed "Its directory has become a link that leads elsewhere."
   }
   enter() { [ "$1" = . ]; }
-  # Enters the directory p itself.
-  go_in() {
-    cd -P "$p" 2>/dev/null || no permission_denied
-    there=$(physical && echo x)
-    [ "${there%??}" = "${h%/}/$b" ] || swapped
-  }
 }

@@ -29,6 +29,18 @@ parent() {
   case ${why##*: } in *"ermission denied"*) no permission_denied;; esac
   no no_such_directory
 }
+# Enters the directory above p, and looks where that is.
+hold_above() {
+  cd -P "$d" 2>/dev/null || no permission_denied
+  h=$(physical && echo x) || no file_operation_failed
+  h=${h%??} d=. p=./$b
+}
+# Enters the directory p, unless somebody else has put a link there.
+step_in() {
+  cd -P "$p" 2>/dev/null || no permission_denied
+  there=$(physical && echo x)
+  [ "${there%??}" = "${h%/}/$b" ] || swapped
+}
 absent() { why=$(ls -d "$@" -- "$p" 2>&1 >/dev/null); because "$why"; }
 present() { [ -e "$p" ] || [ -L "$p" ] || absent; }
 replace() {

@@ -134,7 +134,8 @@ receive() {
   else case $kept in
     "") umask "$mask"; why=$(chmod "${mode:-=rw}" "$f" 2>&1) || because "$why";;
     unknown) overwrite;;
-    *) copy_attributes
+    *) case $kept in [2-7]???" "*) give "${kept#* }";; esac
+      copy_attributes
       give "${kept#* }" || overwrite
       why=$(chmod "${kept%% *}" "$f" 2>&1) || because "$why";;
   esac; fi

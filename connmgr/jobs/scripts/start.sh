@@ -24,7 +24,10 @@ job_base() {
   base=$job_top/jobs why=
   [ -e "$job_top" ] || [ -L "$job_top" ] || why=$(mkdir -- "$job_top" 2>&1)
   # Before anything is made in it.
-  job_top_is_ours || no permission_denied "${why##*: }"
+  if ! job_top_is_ours; then
+    why=${why##*: }
+    no permission_denied "${why:-$job_top does not belong to it alone: have it removed, or set TMPDIR there.}"
+  fi
   [ -d "$base" ] || why=$(mkdir -- "$base" 2>&1)
   job_ours "$base" || no permission_denied "${why##*: }"
 }
