@@ -97,6 +97,7 @@ class Session:
         self.environment = ClientEnvironment(DEFAULT_SEND_ENV)
         """The variables of clients that the shell takes over."""
         self._adopted: dict[str, str] | None = None
+        self._received: dict[bytes, bytes] = {}
         self._lending = threading.Lock()
         self._borrowers = 0
         self._before_sending, self._guard = _Guard(self, sent=False), _Guard(self, sent=True)
@@ -138,10 +139,10 @@ class Session:
     def surroundings(self) -> ShellSnapshot:
         """The shell and state that a command would start with now."""
         shell = self._supervisor
-        variables = dict(self._state.variables)
+        variables, received = dict(self._state.variables), dict(self._received)
         directory = self._state.directory
         return ShellSnapshot(
-            shell.argv, shell.dialect, shell.interpreter, directory, variables, self._start, shell.state_home
+            shell.argv, shell.dialect, shell.interpreter, directory, variables, self._start, received, shell.state_home
         )
 
     def has_started(self) -> None:
@@ -264,6 +265,10 @@ class Session:
             statement = b"export " + name.encode() + b"=" + dialect.quoted(value.encode()) + b";"
             # Part of the initial state: no command of the session has set it.
             self._state.variables[name.encode()] = self._start[1][name.encode()] = statement
+            if name in absent or name in self.environment.values:
+                self._received.pop(name.encode(), None)
+            else:
+                self._received[name.encode()] = statement
             self._restore += dialect.builtin.encode() + b" " + statement
 
     def _turn(self, timeout: float, cancellation: Cancellation) -> AbstractContextManager[None]:

@@ -130,6 +130,8 @@ class ShellSnapshot:
     directory: bytes
     variables: Mapping[bytes, bytes]
     start: tuple[bytes, Mapping[bytes, bytes]]
-    """The directory and the variables with which the shell started."""
+    """The directory and the variables with which the shell started, and those that clients have sent."""
+    received: Mapping[bytes, bytes]
+    """The statements of the variables that clients have sent of their own environments, and that stay in the shell."""
     state_home: bytes = b""
     """The directory for the state of programs, before any command could change the variables that name it."""

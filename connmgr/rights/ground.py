@@ -7,6 +7,7 @@ compared once more when the command begins.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,6 +39,9 @@ class ShellState:
     at: str | None = None
     """Its directory, even if it is the first one; None if no shell runs yet."""
 
+    received: Mapping[str, str | None] = field(default_factory=dict)
+    """The variables that earlier clients have sent of their environments, where no command has changed them."""
+
 
 @dataclass(frozen=True)
 class Reads:
@@ -46,6 +50,9 @@ class Reads:
     directory: bool = True
     ignored: frozenset[str] = frozenset()
     """The variables that do not count. All others do: no list has each by which some program chooses where it acts."""
+
+    sent: frozenset[str] = frozenset()
+    """The variables that the request sends of its client's environment, in place of those that the shell received."""
 
     @classmethod
     def of(cls, request: RunRequest) -> Reads:
@@ -57,11 +64,12 @@ class Reads:
         directory, ignored = not (cwd or "").startswith("/"), frozenset(request.env or ())
         if request.argv and not runs_others(request.argv[0]):
             ignored |= LOCALE | {"OLDPWD"}
-        return cls(directory, ignored)
+        return cls(directory, ignored, frozenset(request.send_env or ()))
 
     def variables(self, state: ShellState) -> dict[str, str | None]:
-        """Return the changed variables of ``state`` that count."""
-        return {name: value for name, value in state.variables.items() if name not in self.ignored}
+        """Return the changed and the received variables of ``state`` that count."""
+        received = {name: value for name, value in state.received.items() if name not in self.sent}
+        return {name: value for name, value in {**received, **state.variables}.items() if name not in self.ignored}
 
 
 @dataclass(frozen=True)
@@ -104,15 +112,20 @@ class Ground:
 
     def stored(self) -> dict[str, Any]:
         """Return it as JSON, from which :meth:`loaded` makes it again."""
-        state = None if self.state is None else {**vars(self.state), "variables": dict(self.state.variables)}
-        reads = {"directory": self.reads.directory, "ignored": sorted(self.reads.ignored)}
+        state = None
+        if self.state is not None:
+            variables, received = dict(self.state.variables), dict(self.state.received)
+            state = {**vars(self.state), "variables": variables, "received": received}
+        reads = {**vars(self.reads), "ignored": sorted(self.reads.ignored), "sent": sorted(self.reads.sent)}
         return {**vars(self), "hosts": list(self.hosts), "state": state, "reads": reads}
 
     @classmethod
     def loaded(cls, stored: Mapping[str, Any]) -> Ground:
         """Return the ground that was stored as JSON."""
         state = None if stored["state"] is None else ShellState(**stored["state"])
-        reads = Reads(stored["reads"]["directory"], frozenset(stored["reads"]["ignored"]))
+        raw = stored["reads"]
+        # Older versions did not store what the request sends.
+        reads = Reads(raw["directory"], frozenset(raw["ignored"]), frozenset(raw.get("sent", ())))
         # JSON knows neither tuples nor sets, and a ground is compared with one that was never stored.
         return cls(**{**stored, "hosts": tuple(stored["hosts"]), "state": state, "reads": reads})
 
@@ -161,14 +174,33 @@ def all_differences(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[s
 
 
 def shell_state(
-    directory: bytes, variables: Mapping[bytes, bytes], start: tuple[bytes, Mapping[bytes, bytes]]
+    directory: bytes,
+    variables: Mapping[bytes, bytes],
+    start: tuple[bytes, Mapping[bytes, bytes]],
+    received: Mapping[bytes, bytes],
 ) -> ShellState:
-    """Return the state of a shell in ``directory``, whose ``variables`` are the statements that set them."""
+    """Return the state of a shell in ``directory``, whose ``variables`` are the statements that set them.
+
+    Those that clients have sent (``received``) are part of its ``start``, and of its state, too.
+    """
     first_directory, first = start
-    changed = [name for name in {*variables, *first} if variables.get(name) != first.get(name)]
+    changed = [name for name in {*variables, *first} if not _are_alike(variables.get(name), first.get(name))]
     values = {_text(name): _value(name, variables[name]) if name in variables else None for name in changed}
     at = _text(directory)
-    return ShellState(None if directory == first_directory else at, values, at)
+    sent = {_text(name): _value(name, statement) for name, statement in received.items() if name not in changed}
+    return ShellState(None if directory == first_directory else at, values, at, sent)
+
+
+# Of characters that are the same in all quotes.
+_PLAIN = re.compile(rb"""export \w+=(['"]?)(?P<value>[\w.,:/@%+=-]*)\1;""")
+
+
+def _are_alike(statement: bytes | None, other: bytes | None) -> bool:
+    """Whether two statements certainly set a variable alike: shells quote in their own ways."""
+    if statement == other or statement is None or other is None:
+        return statement == other
+    plain = [match and match["value"] for match in map(_PLAIN.fullmatch, (statement, other))]
+    return None not in plain and plain[0] == plain[1]
 
 
 def _text(raw: bytes) -> str:

@@ -53,7 +53,7 @@ class Grounds:
 
 def state_of(surroundings: ShellSnapshot) -> ShellState:
     """Return the state of a shell in ``surroundings``, compared with its start."""
-    return shell_state(surroundings.directory, surroundings.variables, surroundings.start)
+    return shell_state(surroundings.directory, surroundings.variables, surroundings.start, surroundings.received)
 
 
 def on(ground: Ground | None, admits: Callable[[], None] | None = None) -> Callable[[Session], None] | None:

@@ -15,6 +15,7 @@ import pytest
 from connmgr.client import Client, ClientError
 from connmgr.client.rights import described
 from tests.api.wire import LOCAL, Answer, add
+from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import eventually_equal
 from tests.rights.wire import Holder, create
@@ -298,6 +299,35 @@ def test_a_variable_that_a_client_sends_is_part_of_its_approval(daemon: Daemon, 
     assert asked(daemon, id)["sendEnv"] == {"LC_WHAT": "shown"}
     assert pending(holder, "/shell/exec", **body, sendEnv={"LC_WHAT": "other", "LANG": "C"}) != id
     assert pending(holder, "/shell/exec", **body, sendEnv={"LC_WHAT": "shown"}) == id
+
+
+@pytest.mark.parametrize("path", ["/shell/exec", "/job/start", "/terminal/open", "/shell/broadcast"])
+@pytest.mark.parametrize("command", ["true", "cd ."])
+def test_an_approval_ends_when_the_shell_receives_a_variable_of_another_client(
+    start_daemon: StartDaemon, path: str, command: str
+) -> None:
+    daemon = start_daemon("--send-env", "LANG,LC_*,GIT_*")
+    session = {} if path != "/terminal/open" else {"session": "named"}
+    daemon.client.post("/shell/start", connection=LOCAL, **session)
+    holder = create(daemon, *SCOPES, rules=[{"effect": "ask", "text": "."}])
+    body: dict[str, Any] = {**on(path, LOCAL), **session, "command": "git pull"}
+    approve(daemon, id := pending(holder, path, **body))
+    body_with_own = {**session, "argv": ["printenv", "GIT_PAGER"], "sendEnv": {"GIT_PAGER": "cat"}, "connection": LOCAL}
+    own = pending(holder, "/shell/exec", **body_with_own)
+    sent = {"GIT_SSH_COMMAND": "/tmp/theirs", "GIT_PAGER": "less", "LC_ALL": "C"}
+    daemon.client.post("/shell/exec", connection=LOCAL, command=command, sendEnv=sent, **session)
+    again = pending(holder, path, **body)
+    assert again != id
+    shown = asked(daemon, again)["on"][0]
+    assert "/tmp/theirs" in shown["variables"]["GIT_SSH_COMMAND"]
+    assert "LC_ALL" in shown["otherVariables"]
+    assert "the exported variable GIT_SSH_COMMAND has changed" in asked(daemon, again)["moved"]
+    # What the request sends takes the place of what others have sent, and nothing else of that.
+    own_again = pending(holder, "/shell/exec", **body_with_own)
+    assert (own_again != own, *asked(daemon, own_again)["on"][0]["variables"]) == (True, "GIT_SSH_COMMAND")
+    approve(daemon, own_again)
+    for _ in range(2):
+        assert holder.ok("/shell/exec", **body_with_own)["stdout"] == "cat"
 
 
 def test_an_approval_without_a_terminal_does_not_cover_a_terminal(daemon: Daemon, holder: Holder) -> None:
