@@ -197,7 +197,7 @@ class AuditLog:
         self._closing, self._news = threading.Event(), threading.Event()
         self._here = LogLocation.of(path)
         self._writer = secrets.token_hex(8)
-        self._first = 0
+        self._first = self._size = 0
         self._anchored = self._told = 0
         self.vault_before: Anchor | None = None
         """What the vault knew of this log as the daemon started, if that was less than it had known before: then
@@ -205,6 +205,7 @@ class AuditLog:
 
         self.lost = 0
         self._descriptor = open_for_writing(path)
+        self._file = _identity(self._descriptor)
         remarks = self._resume()
         # Before the first entry, because a log without an anchor counts as tampered with.
         self.anchor(takes_over=True)
@@ -338,6 +339,7 @@ class AuditLog:
         return True
 
     def _write(self, numbered: dict[str, Any]) -> None:
+        self._find_file()
         line = _ENCODER.encode(numbered).encode() + b"\n"
         # Not for the first entry of a file: one that is longer than a file may be would rotate for ever.
         if self._size and self._size + len(line) > self._max_bytes and not self._has_surplus():
@@ -353,6 +355,27 @@ class AuditLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += written
         self._last, self._hash = numbered["seq"], self.chain.hash(line)
+
+    def _find_file(self) -> None:
+        """Open the file at the log's path if it is another one by now, and cut off half a line that somebody has left.
+
+        Programs such as logrotate rename, copy and cut files under their writers. What is written to a file that has no
+        name any more would be lost without a word, and an entry behind half a line could not be read.
+        """
+        with suppress(FileNotFoundError):
+            status = self.path.lstat()
+            if (status.st_dev, status.st_ino) == self._file and status.st_size == self._size:
+                return
+        fresh = open_for_writing(self.path)
+        os.close(self._descriptor)
+        self._descriptor, self._file = fresh, _identity(fresh)
+        drop_half_a_line(fresh)
+        self._size = os.fstat(fresh).st_size
+        logger.warning(
+            "The file %s was moved, replaced or cut by another program; the audit log goes on in the one that is there "
+            "now, and `connmgr audit verify` tells whether entries are missing.",
+            self.path,
+        )
 
     def _sync(self, number: int) -> None:
         """Return when the entry ``number`` is on the disk; one flush serves all waiting threads."""
@@ -384,7 +407,7 @@ class AuditLog:
         next_one.replace(self.path)
         sync_directory(self.path.parent)
         os.close(self._descriptor)
-        self._descriptor, self._size = fresh, os.fstat(fresh).st_size
+        self._descriptor, self._file, self._size = fresh, _identity(fresh), os.fstat(fresh).st_size
         self._has_surplus()
 
     def _has_surplus(self) -> bool:

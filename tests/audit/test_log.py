@@ -343,6 +343,61 @@ def test_entries_that_the_daemon_lost_are_distinguished_from_removed_ones(log: L
     assert log.verified().faults[0].message.startswith("Entries 2 to 3 were lost: the daemon could not write them")
 
 
+@pytest.mark.parametrize(
+    ("meddle", "faults"),
+    [
+        pytest.param(lambda log: log.path.rename(log.file(1)), [], id="renamed as a rotation does"),
+        pytest.param(lambda log: log.path.rename(log.directory / "x"), [("missing", 1, 3)], id="renamed"),
+        pytest.param(lambda log: log.path.unlink(), [("missing", 1, 3)], id="removed"),
+        pytest.param(lambda log: _by_a_copy(log, log.path.read_bytes()), [], id="replaced by a copy"),
+        pytest.param(
+            lambda log: _by_a_copy(log, b"".join(log.lines()[:2])), [("missing", 3, 3)], id="replaced by a part"
+        ),
+        pytest.param(lambda log: os.truncate(log.path, 0), [("missing", 1, 3)], id="emptied"),
+        pytest.param(
+            lambda log: os.truncate(log.path, log.path.stat().st_size - 7), [("missing", 3, 3)], id="cut within a line"
+        ),
+    ],
+)
+def test_a_file_that_another_program_moves_or_cuts_loses_no_later_entry(
+    log: Log, caplog: pytest.LogCaptureFixture, meddle: Callable[[Log], object], faults: list[tuple[str, int, int]]
+) -> None:
+    running = open_log(log.directory, log.anchors)
+    for _ in range(3):
+        running.record(FACTS, {}, {})
+    running.anchor()
+    meddle(log)
+    for _ in range(3):
+        running.begin(FACTS, {})
+    running.close()
+    assert [json.loads(line)["seq"] for line in log.lines()][-3:] == [4, 5, 6]
+    assert (log.faults(), running.lost, len(caplog.records)) == (faults, 0, 1)
+    assert "moved, replaced or cut" in caplog.text
+    log.write(1)
+    assert log.faults() == faults
+
+
+def _by_a_copy(log: Log, content: bytes) -> None:
+    copy = log.directory / "copy"
+    copy.touch(0o600)
+    copy.write_bytes(content)
+    copy.replace(log.path)
+
+
+def test_nothing_is_begun_where_the_file_was_replaced_by_something_else(log: Log) -> None:
+    running = open_log(log.directory, log.anchors)
+    running.record(FACTS, {}, {})
+    log.path.rename(log.directory / "x")
+    log.path.symlink_to(log.directory / "x")
+    with pytest.raises(AuditUnavailable):
+        running.begin(FACTS, {})
+    assert running.lost == 1
+    (log.directory / "x").replace(log.path)
+    running.begin(FACTS, {})
+    running.close()
+    assert log.faults() == [("lost", 2, 2)]
+
+
 def test_lost_entries_show_although_no_request_follows(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_log, "ANCHOR_SECONDS", 0.01)
     shipped = threading.Event()
