@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,7 @@ def _with_advice(error: ClientError) -> str:
         )
     if error.code == "invalid_request":
         # The fields of a connection are the command line's own words; where the API has them is not.
-        return error.message.removeprefix("data.")
+        return re.sub(r"(^|\. )data\.(?=[\w.]+: )", r"\1", error.message)
     if error.details.get("restarted"):
         return f"{error.message}\nThe shell was started anew before; its directory and variables are new."
     return error.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -321,9 +322,10 @@ class TestFields:
     ) -> None:
         assert said in connmgr("add", *arguments, code=2).errors
 
-    def test_refusals_of_the_daemon_name_the_field(self, connmgr: CommandLine) -> None:
-        refusal = connmgr("add", "ssh", "web", "host=x", "port=99999", code=1).errors
-        assert refusal.startswith("Error: port: "), refusal
+    def test_refusals_of_the_daemon_name_each_field_as_the_command_line_does(self, connmgr: CommandLine) -> None:
+        refusal = connmgr("add", "ssh", "web", "host=x", "port=99999", "connectTimeout=-1", code=1).errors
+        assert re.match("Error: port: .* connectTimeout: ", refusal), refusal
+        assert "data." not in refusal
 
     def test_a_connection_that_cannot_be_opened_is_not_added_when_validated(self, connmgr: CommandLine) -> None:
         refusal = connmgr("add", "local", "odd", "shell=/nonexistent", "--validate", code=1).errors
