@@ -72,7 +72,7 @@ group = Group("audit", "The audit log: who has done what, on which machine, and 
         ],
         "next": 812,
     },
-    raises=[errors.AuditUnavailable],
+    raises=[errors.UnknownConnection, errors.AuditUnavailable],
 )
 def query(request: AuditQueryRequest) -> AuditQueryResponse:
     """Return entries of the audit log, the newest first.

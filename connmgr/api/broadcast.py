@@ -70,7 +70,7 @@ def resolve(request: Asked, most: int, what: str) -> Asked:
     action=BROADCAST,
     about=("connections", "session", "command", "argv"),
     selects=lambda request: resolve(request, MAX_CONNECTIONS, "a broadcast"),
-    raises=[errors.IntegrityError, errors.UnknownCommand],
+    raises=[errors.UnknownConnection, errors.IntegrityError, errors.UnknownCommand],
     waits=True,
     example={"connectionFilter": "web*", "command": "uptime", "timeout": 10},
 )
@@ -78,9 +78,10 @@ def broadcast(request: BroadcastRequest) -> flask.Response:
     """Run a command in the shells of many connections.
 
     The answer is `application/x-ndjson`: one line for each connection as soon as its command has ended, and a last line
-    with the counts. A failed or unknown connection gets a line with an `error`. Running shells begin before shells that
-    must be started. The request is authorised once for all its connections, and takes one slot. A client that closes
-    its connection kills the commands that still run.
+    with the counts. A failed or unknown connection gets a line with an `error`; to a token, one that is unknown or out
+    of its sight is an error of the whole request. Running shells begin before shells that must be started. The request
+    is authorised once for all its connections, and takes one slot. A client that closes its connection kills the
+    commands that still run.
     """
     ids, selection, timeout = request.connections or [], request_context().selection, request.timeout
     shells, access = services().shells, caller().access

@@ -51,7 +51,7 @@ def _select(request: FactGatherRequest) -> FactGatherRequest:
     most_values=LISTED_VALUES,
     about=("connections", "parts"),
     selects=_select,
-    raises=[errors.IntegrityError],
+    raises=[errors.UnknownConnection, errors.IntegrityError],
     waits=True,
     example={"connectionFilter": "web*", "parts": ["system"]},
     answer={"gathered": [{"connection": EXAMPLE, "facts": 16}]},
@@ -61,7 +61,8 @@ def gather(request: FactGatherRequest) -> FactGatherResponse:
 
     A short program runs in each, as the connection's user, beside its shells. It needs only POSIX. A program that
     prints more than 1 MiB, or takes longer than `timeout`, is ended. A machine that cannot be asked has an `error`, and
-    keeps the facts that were stored before. Facts are removed when new data may lead their connection elsewhere.
+    keeps the facts that were stored before. To a token, a connection that is unknown or out of its sight is an error of
+    the whole request. Facts are removed when new data may lead their connection elsewhere.
     """
     grant, gathered = caller().grant, []
     if grant is not None:

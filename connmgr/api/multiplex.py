@@ -237,7 +237,12 @@ def forward(request: MultiplexForwardRequest) -> MultiplexForwardResponse:
     return MultiplexForwardResponse(host=opened.address[0], port=opened.address[1])
 
 
-@group.endpoint("/cancel", about=("connection", "kind", "host", "port", "socket", "to", "to_socket"), example=_FORWARD)
+@group.endpoint(
+    "/cancel",
+    about=("connection", "kind", "host", "port", "socket", "to", "to_socket"),
+    raises=[errors.UnknownConnection],
+    example=_FORWARD,
+)
 def cancel(request: MultiplexCancelRequest) -> None:
     """Close a forward of the caller's control socket, named as it was opened. Its connections end."""
     if not services().sockets.cancel(request.connection, caller().token, _forwarded_port(request)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
@@ -179,6 +180,18 @@ def test_every_id_and_path_of_a_request_is_authorised() -> None:
         and name not in subjects(endpoint.request.made_of) | NO_SUBJECTS.keys()
     }
     assert not unseen, "rights/authorisation.py does not look at these fields, so a token's sight would not limit them"
+
+
+def test_every_endpoint_describes_the_error_of_a_connection_that_a_token_does_not_see(daemon: Daemon) -> None:
+    described = send(daemon.url, "/openapi.json", method="GET").json["paths"]
+    silent = {
+        endpoint.path
+        for endpoint in endpoints()
+        if isinstance(endpoint.request, MessageSchema)
+        and {"connection", "connections"} & subjects(endpoint.request.made_of) & endpoint.request.fields.keys()
+        and "`unknown_connection`" not in json.dumps(described[endpoint.path.replace("<", "{").replace(">", "}")])
+    }
+    assert not silent
 
 
 def test_every_request_that_asks_for_another_user_is_elevated() -> None:
