@@ -10,6 +10,7 @@ import os
 import selectors
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,9 @@ BACKLOG = 256
 ACCEPTS_AT_ONCE = 64
 GREETING_SECONDS = 10.0
 """Longest wait for the request of a SOCKS client."""
+
+MAX_GREETED = 256
+"""Most SOCKS clients of a port that have not sent their request; a further one displaces the one that waits longest."""
 
 PAUSE_SECONDS = 0.25
 """Pause in accepting after the process has run out of descriptors."""
@@ -45,14 +49,23 @@ class PortListener:
     """A listening port, or a Unix socket that is made for it and has the port 0 and its path as ``host``.
 
     Its clients go to ``to``, or if that is None, to the address in each one's SOCKS request. ``enter`` is called with
-    each client in the thread of the loop, to which all methods belong.
+    each client in the thread of the loop, to which all methods belong. A client whose descriptor is not below
+    ``end_of_descriptors`` is disconnected.
 
     :raises OSError: the port is taken, or the address is not this machine's; the socket cannot be made, such as where
         something has its name.
     """
 
-    def __init__(self, loop: Loop, at: Place, to: Place | None, enter: Callable[[Accepted], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        at: Place,
+        to: Place | None,
+        enter: Callable[[Accepted], None],
+        end_of_descriptors: int = sys.maxsize,
+    ) -> None:
         self._loop, self._to, self._enter = loop, to, enter
+        self._end_of_descriptors = end_of_descriptors
         self._made: _MadeSocket | None = None
         self.host: str
         self.port: int
@@ -105,13 +118,18 @@ class PortListener:
                 self.shut()
                 self._loop.after(PAUSE_SECONDS, self.open)
                 return
-            if self._to is not None:
+            if connected.fileno() >= self._end_of_descriptors:
+                # The lowest free number (accept(2)), so that as many are in use.
+                connected.close()
+            elif self._to is not None:
                 self._enter(Accepted(SocketEndpoint(self._loop, connected), self._to))
             else:
                 self._greet(connected)
 
     def _greet(self, connected: socket.socket) -> None:
         connected.setblocking(False)
+        if len(self._greeted) >= MAX_GREETED:
+            self._turn_away(next(iter(self._greeted)))
         greeting = Greeting(grants=False)
         self._loop.watch(connected.fileno(), selectors.EVENT_READ, lambda _: self._hear(connected, greeting))
         self._greeted[connected] = self._loop.after(GREETING_SECONDS, partial(self._turn_away, connected))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable
@@ -42,6 +44,10 @@ from connmgr.vault.names import LOCAL
 MAX_TUNNELS = 1000
 TOKEN_FORWARDS = 100
 """Most tunnels of one token that are not stored."""
+
+OWNERS_DESCRIPTORS, TOKENS_DESCRIPTORS = 3 / 8, 1 / 4
+"""Parts of the descriptors of the daemon below which clients of tunnels are served: what each one leads to takes
+another, and all else needs some. Whoever can connect to a port of this machine could take them all otherwise."""
 
 LOOK_SECONDS = 0.5
 """Interval of checks for lost links."""
@@ -152,8 +158,11 @@ class Tunnels:
             ) >= (TOKEN_FORWARDS):
                 raise StreamLimit(f"The token has {TOKEN_FORWARDS} forwards open; close one of them first.")
             entry, id = _Entry(access, token, via, is_forward=True), str(uuid.uuid4())
-            listen = None if listens_far else partial(self._listen, at, to)
-            tunnel = entry.tunnel = LiveTunnel(self._loop, open_it, listen, to if listens_far else None)
+            end = _end_of_descriptors(token)
+            listen = None if listens_far else partial(self._listen, at, to, end)
+            tunnel = entry.tunnel = LiveTunnel(
+                self._loop, open_it, listen, to if listens_far else None, end_of_descriptors=end
+            )
             self._entries[id] = entry
         tunnel.begin()
         self._look_on()
@@ -292,17 +301,17 @@ class Tunnels:
     def _live_tunnel(self, kind: TunnelType, record: Connection, entry: _Entry) -> LiveTunnel:
         forward = kind.forward(map_secrets(kind.schema(), record.data, lambda _: ""))
         via = str(record.data[kind.via or ""])
-        tell = partial(self._tell, record.id)
+        tell, end = partial(self._tell, record.id), _end_of_descriptors(entry.token)
         if kind.listens_far:
             return LiveTunnel(
-                self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to, tell
+                self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to, tell, end
             )
         if via == LOCAL and (here := _already_here(forward)) is not None:
             return LiveTunnel(self._loop, lambda: Route(None, address=here), None, None, tell)
         return LiveTunnel(
             self._loop,
             partial(self._open, kind, record, via, forward, entry),
-            partial(self._listen, (forward.host, forward.port), forward.to),
+            partial(self._listen, (forward.host, forward.port), forward.to, end),
             None,
             tell,
         )
@@ -320,7 +329,7 @@ class Tunnels:
         self._vault.connections.touch(record.id, via)
         return route
 
-    def _listen(self, at: Place, to: Place | None, enter: Callable[[Accepted], None]) -> PortListener:
+    def _listen(self, at: Place, to: Place | None, end: int, enter: Callable[[Accepted], None]) -> PortListener:
         """Listen on the tunnel's port, or at its Unix socket, on this machine.
 
         :raises PortInUse: the port is taken, or something has the socket's name.
@@ -328,10 +337,10 @@ class Tunnels:
         :raises PermissionDenied: the daemon's user may not listen on the port, or not make the socket.
         """
         if isinstance(at, str):
-            return self._listen_unix(at, to, enter)
+            return self._listen_unix(at, to, end, enter)
         host, port = "127.0.0.1" if at[0] == "localhost" else at[0], at[1]
         try:
-            return PortListener(self._loop, (host, port), to, enter)
+            return PortListener(self._loop, (host, port), to, enter, end)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(f"Cannot listen on {host}:{port}: another program listens there.") from error
@@ -340,9 +349,9 @@ class Tunnels:
             reason = os.strerror(error.errno) if error.errno else "not an address of this machine"
             raise OperationError(f"Cannot listen on {host} port {port}: {reason}.") from error
 
-    def _listen_unix(self, path: str, to: Place | None, enter: Callable[[Accepted], None]) -> PortListener:
+    def _listen_unix(self, path: str, to: Place | None, end: int, enter: Callable[[Accepted], None]) -> PortListener:
         try:
-            return PortListener(self._loop, path, to, enter)
+            return PortListener(self._loop, path, to, enter, end)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(
@@ -445,3 +454,11 @@ def _already_here(forward: Forward) -> tuple[str, int] | None:
     host, port = forward.to
     # A tunnel on this machine to a port of this machine would listen on the very port to which it leads.
     return (forward.host if host == "localhost" else host, port) if is_loopback(host) else None
+
+
+def _end_of_descriptors(token: str | None) -> int:
+    """Return the number below which descriptors are for clients of a tunnel of ``token``, or of the owner."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return int(limit * (OWNERS_DESCRIPTORS if token is None else TOKENS_DESCRIPTORS))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -333,7 +334,8 @@ class LiveTunnel:
 
     ``open_route`` opens the route, in a thread that may wait. ``listen`` opens the local port, if the tunnel has one;
     ``to`` is the destination of a tunnel from the remote host, None where each connection asks for one by SOCKS.
-    ``changed`` is called with its status after each change of its state; it must not wait.
+    ``changed`` is called with its status after each change of its state; it must not wait. A connection from the remote
+    host whose descriptor here is not below ``end_of_descriptors`` is closed.
     """
 
     def __init__(
@@ -343,7 +345,9 @@ class LiveTunnel:
         listen: Callable[[Callable[[Accepted], None]], PortListener] | None,
         to: Place | None,
         changed: Callable[[TunnelStatus], object] = lambda _: None,
+        end_of_descriptors: int = sys.maxsize,
     ) -> None:
+        self._end_of_descriptors = end_of_descriptors
         self._loop, self._open_route, self._to, self._changed = loop, open_route, to, changed
         self._bytes_in = self._bytes_out = 0
         self._waiting: dict[Accepted, None] = {}
@@ -640,7 +644,12 @@ class LiveTunnel:
         """Join a stream of the remote host's port with the connection on this side, if there is one."""
         if connected is None:
             self._status = replace(self._status, last_error=(errors.HostRefused.code, fault))
-        elif self._stopped or route is not self._route or len(self._streams) >= MAX_STREAMS:
+        elif (
+            self._stopped
+            or route is not self._route
+            or len(self._streams) >= MAX_STREAMS
+            or connected.fileno() >= self._end_of_descriptors
+        ):
             connected.close()
         else:
             self._join(SocketEndpoint(self._loop, connected), endpoint_of(self._loop, stream), b"", route)

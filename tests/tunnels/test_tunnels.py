@@ -8,13 +8,20 @@ import socket
 import struct
 import threading
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
 from connmgr.client import ClientError
-from tests.api.wire import LOCAL
+from connmgr.streams.listener import MAX_GREETED
+from connmgr.tunnels.table import OWNERS_DESCRIPTORS, TOKENS_DESCRIPTORS
+from tests.api.wire import LOCAL, bearer, send
+from tests.daemon import PROGRAM, Daemon
+from tests.deadlines import eventually
 from tests.plugins.sshd import Sshd
 from tests.ports import reserved_port
+from tests.processes import descriptors
+from tests.rights.wire import create
 from tests.tunnels.conftest import add_ssh
 from tests.tunnels.services import (
     Service,
@@ -27,6 +34,7 @@ from tests.tunnels.services import (
 )
 
 ON = {"address": "127.0.0.1"}
+OPEN_FILES = 512
 
 
 def test_a_service_of_another_machine_is_a_loopback_port_here(
@@ -272,3 +280,41 @@ def test_a_tunnel_runs_no_shell_and_a_machine_is_not_toggled(tunnels: Tunnels, f
     assert (refused.value.status, refused.value.code) == (400, "not_toggleable")
     post("/connection/refresh", connection=id)
     tunnels.remove(id)
+
+
+def test_silent_socks_clients_are_displaced_by_others(tunnels: Tunnels, echoing: Service) -> None:
+    id, port = tunnels.open("sshDynamicTunnel", LOCAL)
+    before = descriptors(tunnels.daemon.pid)["socket"]
+    with ExitStack() as silent:
+        for _ in range(2 * MAX_GREETED):
+            silent.enter_context(client(port)).sendall(b"\5")
+        with socks(port, b"localhost", echoing.port) as connected:
+            assert exactly(connected, 10)[:2] == b"\5\0"
+            assert descriptors(tunnels.daemon.pid)["socket"] - before <= MAX_GREETED + 2
+    tunnels.remove(id)
+
+
+@pytest.mark.parametrize("is_owner", [True, False], ids=["the owner's", "a token's"])
+def test_clients_of_tunnels_leave_descriptors_to_everything_else(
+    tmp_path: Path, echoing: Service, own_port: int, is_owner: bool
+) -> None:
+    few = Tunnels(Daemon(tmp_path, program=("sh", "-c", f'ulimit -n {OPEN_FILES}; exec "$@"', "sh", *PROGRAM)))
+    daemon = few.daemon
+    with ExitStack() as clients:
+        clients.callback(daemon.stop)
+        id = few.add("sshLocalTunnel", LOCAL, remoteHost="127.0.0.1", remotePort=echoing.port, localPort=own_port)
+        if is_owner:
+            few.toggle(id)
+        else:
+            answer = create(daemon, "tunnel", "connection.read").send("/connection/toggle", connection=id, state=True)
+            assert answer.status == 200
+        for _ in range(OPEN_FILES):
+            clients.enter_context(client(own_port))
+        assert send(daemon.url, "/daemon/status", {}, bearer(daemon)).status == 200
+        most = OPEN_FILES * (OWNERS_DESCRIPTORS if is_owner else TOKENS_DESCRIPTORS)
+        eventually(lambda: few.state(id)["streams"], "a client of a tunnel waits", holds=lambda seen: seen > most / 3)
+        assert descriptors(daemon.pid).total() < 2 * most
+        if not is_owner:
+            _, port = few.open("sshDynamicTunnel", LOCAL, "another")
+            with socks(port, b"localhost", echoing.port) as connected:
+                assert exactly(connected, 10)[:2] == b"\5\0"
