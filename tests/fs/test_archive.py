@@ -324,6 +324,26 @@ def test_the_options_of_the_user_s_tar_are_not_ours(
         assert archive.getmember("./link").issym()
 
 
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize(
+    "options", ["SHELLOPTS=noglob", "SHELLOPTS=errexit:nounset", "BASHOPTS=failglob", "BASHOPTS=nullglob"]
+)
+def test_options_that_bash_takes_from_its_environment_change_nothing(
+    folder: Path, tmp_path: Path, options: str
+) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text(f'#!/bin/sh\nexec env {options} "{shell_called_sh(tmp_path, "bash")}" "$@"\n')
+    shell.chmod(0o755)
+    place = RemoteFileSystem(Elsewhere(shell, os.environ["PATH"], tmp_path), bytes(folder))
+    assert unpack(place, b"into", archive_of(("below/new", {}))) == []
+    assert (folder / "into/below/new").exists()
+    assert unpack(place, b"into", archive_of(("below/other", {}))) == []
+    assert (folder / "into/below/other").exists()
+    with pytest.raises(errors.NoSuchFile):
+        packed(place, b"none")
+    place.transport.close()
+
+
 HOSTILE = {
     "noise": "head -c 100000 /dev/urandom",
     "nothing": "true",

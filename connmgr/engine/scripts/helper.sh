@@ -1,4 +1,8 @@
 # A line that is no call, such as the rest of a file that could not be written, ends the helper.
+#
+# bash takes options from its environment, also as sh.
+set +aefuvxC
+case ${BASH_VERSION-} in ?*) ! command -v shopt >/dev/null || shopt -u failglob nullglob nocaseglob nocasematch;; esac
 cd /
 run() { f=$1 mark=$2; shift 2; ("$f" "$@") </dev/null; printf '%s over %s\n' "$mark" $?; }
 feed() { f=$1 mark=$2; shift 2; ("$f" "$@") || exit; printf '%s over 0\n' "$mark"; }
