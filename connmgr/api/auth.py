@@ -20,7 +20,6 @@ from connmgr.rights.scopes import ARGV, missing
 from connmgr.rights.tokens import PREFIX, Grants, Live, access_of
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
-from connmgr.vault.schema import now
 
 logger = logging.getLogger("connmgr.api")
 
@@ -121,7 +120,7 @@ class Caller:
             return self.over
         if self.live is None or not self.live.ended:
             return None
-        return self.live.grant.invalid(now()) or TokenRevoked("The token was revoked.")
+        return self.live.why or TokenRevoked("The token was revoked.")
 
     def require_valid(self) -> None:
         """Raise what :attr:`invalid` returns, if anything."""

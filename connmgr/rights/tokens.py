@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 from connmgr.contract.event import TOKEN
 from connmgr.contract.message import members
 from connmgr.contract.token import MAX_DAYS, SCOPES, TokenCreateRequest
+from connmgr.durations import boot_time
 from connmgr.errors import (
     ConnmgrError,
     IntegrityError,
@@ -57,6 +58,9 @@ GRACE = timedelta(minutes=1)
 
 KEEP_INVALID = timedelta(days=30)
 """Time for which a token is listed after its end."""
+
+MAX_SEEN = 4 * MAX_TOKENS
+"""Most tokens, removed ones included, of which it is known when they end by a clock that nobody sets."""
 
 LOOK_SECONDS = 0.4
 """Interval of checks whether another daemon of the vault has changed a token in use here."""
@@ -272,6 +276,9 @@ class Live:
     ended: bool = False
     """True when it has become invalid; whatever it runs then stops."""
 
+    why: ConnmgrError | None = None
+    """Why it has ended."""
+
     reading: threading.Lock = field(default_factory=threading.Lock)
     """Held from before its documents are read until the grant is that of them."""
 
@@ -288,6 +295,9 @@ class TokensInUse:
         self._live: dict[str, Live] = {}
         # Ended tokens too, while callers refer to them: a token that is renewed must not exist twice, with two counts.
         self._known: WeakValueDictionary[str, Live] = WeakValueDictionary()
+        self._ends: dict[tuple[str, datetime], float] = {}
+        """When tokens expire by a clock that nobody sets, from when they were first seen here."""
+
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -325,11 +335,12 @@ class TokensInUse:
         with self._lock:
             live.running += 1
         at = now()
-        if live.grant.invalid(at) or time.monotonic() - live.looked_at > STALE_SECONDS:
+        if self._invalid(live.grant) or time.monotonic() - live.looked_at > STALE_SECONDS:
             # It may have been renewed; or revoked by another daemon, which the watcher could not read in time.
             self._read(live)
         grant = live.grant
-        grant.require_valid(at)
+        if (why := self._invalid(grant)) is not None:
+            raise why
         grant.require_address(address)
         with self._lock:
             self._count(live, at, counts=counts)
@@ -360,11 +371,28 @@ class TokensInUse:
             self._watcher.join()
         self._write_counts(at_once=True)
 
+    def _invalid(self, grant: Grant) -> ConnmgrError | None:
+        """Return the error of a token that is invalid now, or None.
+
+        A clock that somebody sets back while the daemon runs makes no token last longer.
+        """
+        at, running = now(), boot_time()
+        for ancestor in grant.lineage:
+            seen, left = (ancestor.id, ancestor.expires), (ancestor.expires - at).total_seconds()
+            # Not of one that has expired: the clock may be ahead just now, and be set right.
+            ends = self._ends.setdefault(seen, running + left) if left > 0 else self._ends.get(seen, math.inf)
+            if running >= ends:
+                at = max(at, ancestor.expires)
+        if len(self._ends) > MAX_SEEN:
+            for oldest in list(self._ends)[: MAX_SEEN // 2]:
+                self._ends.pop(oldest, None)
+        return grant.invalid(at)
+
     def _keep_above(self, grant: Grant) -> None:
         """Keep the ancestors of a token in use in memory too, and count for them."""
         if grant.parent is not None and grant.parent.id not in self._live:
             above = self._documents.get(grant.parent.id)
-            if above is not None and not grant.parent.invalid(now()):
+            if above is not None and not self._invalid(grant.parent):
                 self.keep(above)
 
     def _read(self, live: Live) -> None:
@@ -380,9 +408,9 @@ class TokensInUse:
                 document, grant = None, replace(live.grant, revoked=True)
             with self._lock:
                 live.grant, live.codes, live.looked_at = grant, codes, at
-                if live.ended and not grant.invalid(now()):
+                if live.ended and not self._invalid(grant):
                     # The token was renewed.
-                    live.ended = False
+                    live.ended, live.why = False, None
                     self._live[grant.id] = live
         self._keep_above(grant)
 
@@ -427,17 +455,16 @@ class TokensInUse:
             if any(codes.get(id) != code for id, code in live.codes.items()):
                 self._read(live)
             live.looked_at = at
-        self._end([live for live in lives if live.grant.invalid(now())])
+        self._end([live for live in lives if self._invalid(live.grant)])
 
     def _end(self, lives: Collection[Live]) -> None:
         with self._lock:
             ending = [live for live in lives if not live.ended]
             for live in ending:
-                live.ended = True
+                live.ended, live.why = True, self._invalid(live.grant)
                 self._live.pop(live.grant.id, None)
         if ending:
-            at = now()
-            self._ended({live.grant.id: live.grant.invalid(at) or TokenRevoked(REVOKED) for live in ending}, False)
+            self._ended({live.grant.id: live.why or TokenRevoked(REVOKED) for live in ending}, False)
 
     def _write_counts(self, *, at_once: bool = False) -> None:
         at = time.monotonic()

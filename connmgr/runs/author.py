@@ -44,7 +44,7 @@ class Author:
     def require_valid(self) -> None:
         """Raise :class:`TokenRevoked` or :class:`TokenExpired` if its token has become invalid."""
         if self.live is not None and (self.live.ended or self.live.grant.invalid(now())):
-            raise self.live.grant.invalid(now()) or TokenRevoked(REVOKED)
+            raise self.live.why or self.live.grant.invalid(now()) or TokenRevoked(REVOKED)
 
 
 class RunRights:

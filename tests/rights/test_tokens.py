@@ -5,20 +5,30 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connmgr.client import ClientError
+from connmgr.contract.token import TokenCreateRequest
+from connmgr.errors import TokenExpired
+from connmgr.rights import tokens
 from connmgr.rights.scopes import SCOPES
+from connmgr.rights.tokens import Grants
+from connmgr.secrets.vault_key import VaultKey
+from connmgr.vault.documents import Documents
 from tests.api.wire import LOCAL, NOBODY, address, send
+from tests.clock import Clock
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.rights.wire import Holder, create
 from tests.streams.wire import Stream
+from tests.vault.people import new_directory, opened
 
 FAR = datetime(2200, 1, 1, tzinfo=timezone.utc).isoformat()
 
@@ -112,6 +122,53 @@ def test_an_expired_token_is_refused_in_every_use(daemon: Daemon) -> None:
     assert state(daemon, holder) == "expired"
     daemon.client.post("/token/renew", id=holder.id, expires=60)
     assert holder.ok("/connection/info", connections=[LOCAL])
+
+
+def test_a_clock_that_is_set_back_makes_no_token_last_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, running = Clock(), Clock()
+
+    def now() -> datetime:
+        return datetime.fromtimestamp(wall.now, timezone.utc)
+
+    wall.now = time.time()
+    monkeypatch.setattr(tokens, "now", now)
+    monkeypatch.setattr(tokens, "boot_time", running)
+
+    def passes(seconds: float) -> None:
+        wall.now += seconds
+        running.now += seconds
+
+    def is_valid() -> bool:
+        try:
+            grants.in_use.begin(live, None)
+        except TokenExpired:
+            return False
+        grants.in_use.end(live)
+        return True
+
+    with opened(new_directory(tmp_path)) as vault:
+        key = VaultKey(bytes(32))
+        grants = Grants(Documents(vault.database, key, "token"), bytes(32), lambda *_: None)
+        try:
+            request = TokenCreateRequest(name="t", scopes=["connection.read"], expires=now() + timedelta(seconds=60))
+            _, document, _ = grants.create(request, None)
+            live = grants.in_use.keep(document)
+            assert is_valid()
+            # The clock is ahead for a moment, and set right.
+            wall.now += 3600
+            assert not is_valid()
+            wall.now -= 3600
+            assert is_valid()
+            passes(50)
+            wall.now -= 18000
+            assert is_valid()
+            passes(10)
+            assert not is_valid()
+            grants.renew(document.id, now() + timedelta(seconds=60), None)
+            grants.in_use.read_those_of(document.id)
+            assert is_valid()
+        finally:
+            grants.in_use.close()
 
 
 def test_a_renewed_token_lasts_as_long_as_the_first_time(daemon: Daemon) -> None:
