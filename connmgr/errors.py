@@ -29,6 +29,9 @@ class ConnmgrError(Exception):
     for_tokens: str | None = None
     """The message for a token, if the real one names files of the daemon's machine."""
 
+    hop: str | None = None
+    """The id of the stored connection on a way that it is about: not for a token that does not see that one."""
+
     def __init_subclass__(cls, status: int | None = None) -> None:
         if cls.__module__ == __name__ and "code" not in vars(cls):
             cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
@@ -38,6 +41,13 @@ class ConnmgrError(Exception):
         super().__init__(message)
         self.message = message
         self.details = details
+
+    def veiled(self, message: str) -> ConnmgrError:
+        """Return this error with nothing but another ``message``, for whom the real one is not."""
+        # Of its own class, which says after how long to try again.
+        veiled = type(self).__new__(type(self), message)
+        veiled.__dict__.update(self.__dict__, message=message, details={}, for_tokens=None, hop=None)
+        return veiled
 
 
 class RequestError(ConnmgrError, status=400):
@@ -244,7 +254,7 @@ class ValidationFailed(RequestError):
 
     def __init__(self, cause: ConnmgrError) -> None:
         super().__init__(cause.message, **cause.details)
-        self.for_tokens = cause.for_tokens
+        self.for_tokens, self.hop = cause.for_tokens, cause.hop
         self.code = cause.code  # type: ignore[misc]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.context import caller, detail, require_client
+from connmgr.api.context import caller, detail, request_context, require_client
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.audit.entry import NAMES, TEXTS
@@ -229,8 +229,8 @@ class _Outputs:
         except (errors.UnknownJob, errors.OutputGone):
             return None, None, gone
         except errors.ConnmgrError as error:
-            self._failed[connection] = error.message
-            return None, None, error.message
+            self._failed[connection] = request_context().told(error).message
+            return None, None, self._failed[connection]
         why = [f"{left_out} bytes are left out."] if left_out else []
         why += [] if is_over else ["Its output had not ended when it was read."]
         return shown[0], shown[1], " ".join(why) or None

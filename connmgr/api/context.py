@@ -14,7 +14,7 @@ import flask
 from connmgr.api.auth import Caller
 from connmgr.api.body import REFUSAL, Refusal
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.errors import TokenExpired
+from connmgr.errors import ConnmgrError, TokenExpired
 from connmgr.plugin import Transport
 from connmgr.rights.ground import Ground
 from connmgr.secrets.loans import Loan, loan_over
@@ -109,6 +109,9 @@ class RequestContext:
 
     client: str | None = None
     caller: Caller | None = None
+    told: Callable[[ConnmgrError], ConnmgrError] = lambda error: error
+    """Returns an error as its caller may read it (:meth:`connmgr.rights.authorisation.Authorisation.told`)."""
+
     code: str | None = None
 
     @property

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import flask
@@ -261,6 +262,7 @@ class Endpoint:
         """
         # Before any refusal: the audit log names the sender of a refused request, too.
         context.caller = caller
+        context.told = partial(daemon.authorisation.told, caller)
         if caller.over is not None:
             # A ticket may outlast the session of the page that asked for it.
             raise caller.over

@@ -51,22 +51,12 @@ def as_error(exception: BaseException, context: RequestContext) -> ConnmgrError:
     if isinstance(exception, errors.CommandCancelled) and context.loan is not None and context.end_of_loan is not None:
         return loan_over(context.loan, context.end_of_loan)
     if isinstance(exception, ConnmgrError):
-        return _for_token(exception) if context.caller is not None and context.caller.grant is not None else exception
+        return context.told(exception)
     if isinstance(exception, HTTPException) and exception.code is not None and exception.code < 500:
         kind = _OF_HTTP.get(exception.code, errors.InvalidRequest)
         return kind(_message(kind, exception))
     logger.error("Unforeseen %s, request id=%s", type(exception).__name__, context.id, exc_info=exception)
     return errors.InternalError("An internal error occurred; the daemon's log says more.")
-
-
-def _for_token(error: ConnmgrError) -> ConnmgrError:
-    """Return ``error`` without what it tells of the daemon's machine."""
-    if error.for_tokens is None:
-        return error
-    # Of its own class, which says after how long to try again.
-    veiled = type(error).__new__(type(error), error.for_tokens)
-    veiled.__dict__.update(error.__dict__, message=error.for_tokens, details={}, for_tokens=None)
-    return veiled
 
 
 def _message(kind: type[ConnmgrError], exception: HTTPException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connmgr import errors
 from connmgr.api.connection import TUNNEL
-from connmgr.api.context import caller
+from connmgr.api.context import caller, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.message import message_of
@@ -66,12 +66,12 @@ def _is_tunnel(type: str) -> bool:
 
 
 def _info(connection: Connection, status: TunnelStatus) -> TunnelInfo:
-    failure = status.last_error
+    failure = None if status.last_error is None else request_context().told(status.last_error)
     return message_of(
         TunnelInfo,
         status,
         connection=connection.id,
         wanted=connection.cache.get(WANTED) is True,
         address=status.place,
-        last_error=None if failure is None else TunnelFault(code=failure[0], message=failure[1]),
+        last_error=None if failure is None else TunnelFault(code=failure.code, message=failure.message),
     )

@@ -200,7 +200,7 @@ def _carrier(registry: Registry, hops: Sequence[Hop]) -> int:
     return len(hops)
 
 
-def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
+def no_loan_for(vault: Vault, hops: Sequence[str | None]) -> str | None:
     """Return why no loan (:mod:`connmgr.secrets.loans`) is used for a chain of ``hops``, or None.
 
     A loan lets its token use secrets, but not choose where they go. So no token may have made or changed a connection
@@ -211,9 +211,11 @@ def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
             return "A loan is used for stored connections only."
         record = vault.connections.get(base_of(id))
         if SET_BY_TOKEN in record.cache:
+            # Not by its name: the token may not see it.
+            named = "this connection" if id == hops[0] else "a connection that this one runs over"
             return (
-                f"The loan to this token does not apply to {'/'.join(record.path)}, because a token has added or "
-                "changed that connection. It applies once the owner has saved the connection's data again."
+                f"The loan to this token does not apply here, because a token has added or changed {named}. It applies "
+                "once the owner has saved that connection's data again."
             )
     return None
 
@@ -261,7 +263,7 @@ _ADVICE: dict[type[OperationError], str] = {
 
 @contextlib.contextmanager
 def _hop_in_errors(target: Target, hop: Hop) -> Iterator[None]:
-    """Name the hop in errors, and the command that helps for the connection ``target``.
+    """Name the hop in errors, also for rights, and the command that helps for the connection ``target``.
 
     The details of a failed login say which stored connection has the credentials, and which one to log in to. A client
     can then ask for what is missing, and lend it by ``/connection/login``.
@@ -269,6 +271,8 @@ def _hop_in_errors(target: Target, hop: Hop) -> Iterator[None]:
     try:
         yield
     except OperationError as error:
+        # A carrier has named the hop of its own way.
+        error.hop = error.hop or hop.id
         if isinstance(error, AuthFailed) and hop.id is not None and target.id is not None:
             name = hop.label or target.name or ""
             error.details = {"connection": hop.id, "name": name, **error.details, "opens": target.id}

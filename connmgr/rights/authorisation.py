@@ -32,7 +32,15 @@ from connmgr.contract.message import (
 )
 from connmgr.contract.shell import ExecRequest, OwnShell, PipeRequest
 from connmgr.contract.terminal import TerminalRequest
-from connmgr.errors import ApprovalRequired, PolicyDenied, ScopeDenied, UnknownJob, UnknownTerminal, UnknownType
+from connmgr.errors import (
+    ApprovalRequired,
+    ConnmgrError,
+    PolicyDenied,
+    ScopeDenied,
+    UnknownJob,
+    UnknownTerminal,
+    UnknownType,
+)
 from connmgr.fields import references, secret_references
 from connmgr.plugin import Caller as PluginCaller
 from connmgr.plugin import Subjects
@@ -363,6 +371,26 @@ class Authorisation:
             return True
         facts = self.visibility.of(ids)
         return facts.keys() == ids and all(map(grant.sees, facts.values()))
+
+    def told(self, caller: GrantedCaller, error: ConnmgrError) -> ConnmgrError:
+        """Return ``error`` as ``caller`` may read it.
+
+        A token is told nothing of the daemon's machine, nor of a connection on the way that it does not see.
+        """
+        if caller.grant is None:
+            return error
+        if error.hop is not None and not self._sees(caller, error.hop):
+            return error.veiled(
+                "It runs over a connection that the token does not see, and that cannot be opened; ask its owner."
+            )
+        return error if error.for_tokens is None else error.veiled(error.for_tokens)
+
+    def _sees(self, caller: GrantedCaller, connection: str) -> bool:
+        try:
+            return bool(self.visible(caller, [connection]))
+        except ConnmgrError:
+            # The vault is out of reach, and the error is told nevertheless.
+            return False
 
     def sees_entry(self, caller: GrantedCaller, entry: Mapping[str, Any]) -> bool:
         """Whether ``caller`` may see an entry of the audit log: its token's own, or one about visible subjects."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from connmgr.contract.message import replace
 from connmgr.contract.run import RunStartRequest
-from connmgr.errors import TokenRevoked, UnknownCommand
+from connmgr.errors import ConnmgrError, TokenRevoked, UnknownCommand
 from connmgr.rights.actions import Action, always
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.grant import REVOKED, Grant
@@ -80,6 +80,10 @@ class Authors:
             named = {} if live is None else {"token": live.grant.id, "tokenName": live.grant.name}
             access.who = {"client": run.spec["client"], "session": run.id[:8], **named}
         return Author(run.id[:8], run.spec["client"], access, live)
+
+    def told(self, author: Author, error: ConnmgrError) -> ConnmgrError:
+        """Return ``error`` as the author of a run may read it."""
+        return self._authorisation.told(author, error)
 
     def rights_of(self, run: StoredRun, author: Author, content: Mapping[str, Any]) -> RunRights:
         """Return the rights of the author of a run with this ``content``."""

@@ -727,8 +727,7 @@ class RunDriver:
         if not isinstance(error, ConnmgrError):
             logger.error("Unforeseen %s in the run %s", type(error).__name__, self.id, exc_info=error)
             return {"code": "internal", "message": "An internal error occurred; the daemon's log says more."}
-        of_token = self._run_row.token is not None and error.for_tokens
-        return {"code": error.code, "message": of_token or error.message}
+        return {"code": error.code, "message": self._authors.told(self._author, error).message}
 
     def _work_of(self, run: StoredRun) -> TargetWork:
         runs, spec, content = self._runs, run.spec, self._vault.runs.content(run)

@@ -78,8 +78,7 @@ class _Entry:
     def status(self) -> TunnelStatus:
         if self.tunnel is not None:
             return self.tunnel.status
-        reason = None if self.failure is None else (self.failure.code, self.failure.message)
-        return TunnelStatus(FAILED, last_error=reason)
+        return TunnelStatus(FAILED, last_error=self.failure)
 
 
 class Tunnels:
@@ -230,7 +229,7 @@ class Tunnels:
         with self._lock:
             # Tunnels of tokens keep their token's access: unlocking the vault for the owner must not widen it.
             owned = [entry for entry in self._entries.values() if entry.token is None]
-            locked = [entry for entry in owned if (entry.status.last_error or ("",))[0] == "secret_locked"]
+            locked = [entry for entry in owned if isinstance(entry.status.last_error, SecretLocked)]
             for entry in locked:
                 entry.access = access
         for entry in locked:
@@ -318,7 +317,7 @@ class Tunnels:
 
     def _tell(self, id: str, status: TunnelStatus) -> None:
         about: dict[str, str] = {} if status.place is None else {"address": status.place}
-        about |= {} if status.last_error is None else {"code": status.last_error[0]}
+        about |= {} if status.last_error is None else {"code": status.last_error.code}
         self._publish(TUNNEL, status.state, id, state=status.state, **about)
 
     def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Route:

@@ -309,8 +309,7 @@ class TunnelStatus:
     since: datetime | None = None
     retries: int = 0
     next_retry: datetime | None = None
-    last_error: tuple[str, str] | None = None
-    """The code and the message of the last error."""
+    last_error: ConnmgrError | None = None
 
     relay: str | None = None
     streams: int = 0
@@ -458,7 +457,6 @@ class LiveTunnel:
 
     def _failed(self, error: ConnmgrError) -> None:
         self._attempting = False
-        reason = (error.code, error.message)
         if self._stopped:
             return
         self.failure, before = error, self._status.state
@@ -466,11 +464,11 @@ class LiveTunnel:
             if self._listener is not None:
                 self._listener.close()
             self._close_streams()
-            self._status = TunnelStatus(FAILED, since=_now(), retries=self._status.retries, last_error=reason)
+            self._status = TunnelStatus(FAILED, since=_now(), retries=self._status.retries, last_error=error)
         else:
             retries = self._status.retries + 1
             since = self._status.since if self._status.state == RETRYING else _now()
-            self._status = TunnelStatus(RETRYING, None, since, retries, last_error=reason)
+            self._status = TunnelStatus(RETRYING, None, since, retries, last_error=error)
             most = min(MOST_DELAY_SECONDS, LEAST_DELAY_SECONDS * 2 ** min(retries, 10))
             # Random within the doubled bound: after an outage a hundred tunnels would otherwise log in to the same host
             # at the same moments, and sshd refuses many logins at a time (MaxStartups).
@@ -490,7 +488,7 @@ class LiveTunnel:
         # A reset and not an end: the clients would take a cut-off answer for a whole one.
         for stream in list(self._streams):
             stream.close(reset=True)
-        self._status = TunnelStatus(RETRYING, since=_now(), last_error=(error.code, error.message))
+        self._status = TunnelStatus(RETRYING, since=_now(), last_error=error)
         # At a random moment, because other tunnels may have lost the same link and open it again too.
         self._retry_after(random.uniform(0.0, LEAST_DELAY_SECONDS / 4))  # noqa: S311
         self._changed(self.status)
@@ -555,7 +553,7 @@ class LiveTunnel:
             self._hold(client)
             self._serve()
             return
-        self._status = replace(self._status, last_error=(error.code, error.message))
+        self._status = replace(self._status, last_error=error)
         self._turn_away(client)
         self._serve()
 
@@ -643,7 +641,7 @@ class LiveTunnel:
     def _take_here(self, route: Route, connected: socket.socket | None, stream: ByteStream, fault: str) -> None:
         """Join a stream of the remote host's port with the connection on this side, if there is one."""
         if connected is None:
-            self._status = replace(self._status, last_error=(errors.HostRefused.code, fault))
+            self._status = replace(self._status, last_error=HostRefused(fault))
         elif (
             self._stopped
             or route is not self._route

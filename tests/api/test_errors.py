@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from connmgr.api.errors import _for_token
 from connmgr.daemon.parser import SMALL_BODY_BYTES
 from connmgr.errors import VaultUnavailable
 from tests.api.wire import LOCAL, NOBODY, Answer, bearer, send
@@ -258,7 +257,7 @@ def test_an_answer_without_content_has_an_empty_body(daemon: Daemon, headers: di
 def test_what_a_token_is_not_told_leaves_the_kind_of_the_error() -> None:
     error = VaultUnavailable("The vault at db.example does not answer.", place="db.example")
     error.for_tokens = "The vault does not answer."
-    veiled = _for_token(error)
+    veiled = error.veiled(error.for_tokens)
     # By its class a client is told when to try again.
     assert (type(veiled), veiled.code, veiled.status) == (VaultUnavailable, "vault_unavailable", 503)
     assert (veiled.message, str(veiled), veiled.details) == (error.for_tokens, error.for_tokens, {})

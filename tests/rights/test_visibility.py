@@ -11,6 +11,7 @@ import pytest
 
 from tests.api.wire import DEFAULT_CATEGORY, LOCAL, NOBODY, ROOT_CATEGORY, add
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 from tests.rights.wire import Holder, create
 
 EVERYTHING = {"categoryFilter": "*", "connectionFilter": "*", "typeFilter": "*"}
@@ -342,3 +343,45 @@ def test_limits_of_signers_are_told_for_visible_categories_alone(own_daemon: Dae
 
     assert categories(owner.post("/ca/query")) == {None, seen, hidden}
     assert categories(holder.ok("/ca/query")) == {None, seen}
+
+
+def test_an_error_on_the_way_names_nothing_out_of_sight(world: World, closed_port: int) -> None:
+    client = world.daemon.client
+    gateway = add(client, "far gateway", type="ssh", host="127.0.0.9", port=closed_port, user="ci")
+    behind = add(client, "behind", type="ssh", host="behind.example", user="ci", gateway=gateway)
+    ported = add(client, "ported", type="sshLocalTunnel", host=behind, remotePort=1)
+    try:
+        scopes = ("shell.any", "connection.read", "connection.write", "fs.read", "tunnel")
+        blind = create(world.daemon, *scopes, connections=["behind/**"])
+        seeing = create(world.daemon, *scopes, connections=["behind/**", "far gateway"])
+
+        def texts(holder: Holder) -> list[str]:
+            command = {"connection": behind, "command": "id", "start": True}
+            bodies = {
+                "/shell/exec": command,
+                "/connection/login": {"connection": behind},
+                "/shell/broadcast": {"connections": [behind], "command": "id", "start": True},
+                "/fact/gather": {"connections": [behind]},
+            }
+            answers = [holder.send(path, **body).body.decode() for path, body in bodies.items()]
+            run = holder.ok("/run/start", connections=[behind], command="id")["run"]
+            holder.ok("/run/wait", run=run, wait=20)
+            holder.ok("/connection/toggle", connection=ported, state=True)
+            fault = eventually(
+                lambda: holder.ok("/tunnel/query", connections=[ported])["tunnels"][0]["lastError"],
+                "the tunnel tells no error",
+            )
+            holder.ok("/connection/toggle", connection=ported, state=False)
+            return [
+                *answers,
+                str(fault),
+                *(holder.send(path, run=run).body.decode() for path in ("/run/targets", "/run/output")),
+            ]
+
+        for text in texts(blind):
+            assert "host_refused" in text
+            assert [word for word in ("far gateway", "127.0.0.9", gateway) if word in text] == []
+        assert all("far gateway: 127.0.0.9" in text for text in texts(seeing))
+        assert "far gateway: 127.0.0.9" in str(client.post("/fact/gather", connections=[behind]))
+    finally:
+        client.post("/connection/remove", connections=[gateway])
