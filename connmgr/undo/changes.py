@@ -381,7 +381,8 @@ class Undo:
         """
         fs = replace(self.fs, pinned=change.path)
         with self.keeper.keep(fs, change.path, "undo.restore", follow=False, undoes=change.id) as keeping:
-            if not keeping.seen.state.holds(current.state):
+            # Its directory may have got another name since it was entered.
+            if keeping.seen.path != change.path or not keeping.seen.state.holds(current.state):
                 raise errors.FileChanged("The file changed while it was being put back; it was left as it is now.")
             yield fs, keeping
 

@@ -181,6 +181,24 @@ def test_an_archive_s_files_come_from_the_directory_that_was_made_for_them(
 
 
 @pytest.mark.needs("machine")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nothing_is_made_where_a_link_in_the_file_s_place_leads(
+    tmp_path: Path, folder: Path, theirs: Path, victim: Path, write: Write, shell: str
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    # A file whose owner cannot be kept is written in place.
+    (tools / "chown").write_text(f'#!/bin/sh\nrm "{theirs}/file"; ln -s "{victim}/new" "{theirs}/file"; exit 1\n')
+    (tools / "chown").chmod(0o755)
+    (theirs / "file").write_bytes(b"old")
+    transport = Elsewhere(shell_called_sh(tmp_path, shell), f"{tools}:{os.environ['PATH']}", tmp_path)
+    with pytest.raises(errors.PermissionDenied):
+        write(RemoteFileSystem(transport, bytes(folder)), b"theirs/file", b"content")
+    transport.close()
+    assert not names_in(victim), "an empty file was made"
+
+
+@pytest.mark.needs("machine")
 @pytest.mark.parametrize("parents", [False, True], ids=["", "parents"])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_link_in_a_new_directory_s_place_gets_no_mode(

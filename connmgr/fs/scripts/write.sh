@@ -73,8 +73,9 @@ verify_and_flush() {
   why=${found##*/sync/}
   [ "$why" = done ] || unflushed "$f"
 }
+# Opened for reading where that will do: to append would make a file where a link leads that somebody has put there.
 overwrite() {
-  if [ "$gated" ]; then in_place 4<"$p"; else in_place 4>>"$p"; fi 2>/dev/null
+  if [ "$gated" ] || { [ "$readable" ] && [ -e /proc/self/fd ]; }; then in_place 4<"$p"; else in_place 4>>"$p"; fi 2>/dev/null
   no permission_denied
 }
 in_place() {
@@ -156,10 +157,11 @@ case $b in ""|.|..) no wrong_file_type;; esac
 enter "$d" || no permission_denied
 p=./$b
 [ ! -L "$p" ] || swapped
-kept= found_at= followed=
+kept= found_at= followed= readable=
 if [ -e "$p" ]; then
   [ -f "$p" ] || no wrong_file_type
   [ -w "$p" ] || { [ "$owner" ] && [ -O "$p" ]; } || no permission_denied
+  [ ! -r "$p" ] || readable=1
   kept=$( { stat -c '%a %u:%g %d:%i' -- "$p" || stat -f '%Mp%Lp %u:%g %d:%i' -- "$p"; } 2>/dev/null) || kept=unknown
   [ ! "$gated" ] || [ "$kept" != unknown ] || unsafe stat
   case $kept in *:*:*) found_at=${kept##* } kept=${kept% *};; esac
