@@ -214,7 +214,9 @@ class Session:
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
             # With the statements that restore the state, for the supervisor itself has to have the variables: in the
             # command's subshell alone they would be lost with it, or be taken for a change of state by the command.
-            self._adopt(command.sent)
+            self._adopt(command.sent, keeps_state=command.keeps_state)
+            if not command.keeps_state:
+                prepared = self._with_sent(prepared)
             envelope, self._restore = self._restore + self._envelope(prepared, nonce, cookie), b""
             self._running, self.running_since, self.running_command = cookie, time.time(), command
             try:
@@ -244,20 +246,25 @@ class Session:
                 self._running = self.running_since = self.running_command = None
                 self.last_used = time.monotonic()
 
-    def _adopt(self, sent: Mapping[str, str] | None) -> None:
+    def _adopt(self, sent: Mapping[str, str] | None, *, keeps_state: bool = True) -> None:
         """Take over the variables of a client, unless they equal the variables of the client before.
 
-        A shell that has exported another value keeps it until a client with other variables comes.
+        A shell that has exported another value keeps it until a client with other variables comes. Of a client whose
+        command leaves nothing in the session only the locale is taken over.
         """
         before = self._adopted
         if sent is None and before is not None:
             return
-        self._adopted = variables = self.environment.select(sent or {})
+        variables = self.environment.select(sent or {})
+        if not keeps_state:
+            others = {name: value for name, value in (before or {}).items() if not _is_locale(name)}
+            variables = {name: value for name, value in variables.items() if self._stays(name)} | others
+        self._adopted = variables
         if variables == before:
             return
         before = before or {}
         # If this client has no LC_ALL, that of the previous client must not stay; empty means unset (POSIX.1, 8.2).
-        absent = {name: "" for name in before.keys() - variables.keys() if name == "LANG" or name.startswith("LC_")}
+        absent = {name: "" for name in before.keys() - variables.keys() if _is_locale(name)}
         dialect = self._supervisor.dialect
         for name, value in (
             {name: value for name, value in variables.items() if before.get(name) != value} | absent
@@ -270,6 +277,16 @@ class Session:
             else:
                 self._received[name.encode()] = statement
             self._restore += dialect.builtin.encode() + b" " + statement
+
+    def _with_sent(self, command: Command) -> Command:
+        """Return a command that leaves nothing in the session, with the variables of its client for itself alone."""
+        sent, before = self.environment.select(command.sent or {}), self._adopted or {}
+        own = {name: value for name, value in sent.items() if not self._stays(name) and before.get(name) != value}
+        return replace(command, environment={**own, **(command.environment or {})}) if own else command
+
+    def _stays(self, name: str) -> bool:
+        """Whether a variable of a client is taken over with any command: the locale, and what the connection sets."""
+        return _is_locale(name) or name in self.environment.values
 
     def _turn(self, timeout: float, cancellation: Cancellation) -> AbstractContextManager[None]:
         """Take the turn of a command, and return what ends it."""
@@ -458,6 +475,10 @@ class Session:
 
 
 def _nothing() -> None: ...
+
+
+def _is_locale(name: str) -> bool:
+    return name == "LANG" or name.startswith("LC_")
 
 
 class _Guard:

@@ -319,3 +319,23 @@ def test_a_rule_names_the_variables_that_a_bound_token_may_send(start_daemon: St
     rules = [{"effect": "allow", "argv": ["/usr/bin/env"], "env": {"COLOR": {"in": ["no", "yes"]}}}]
     printed = create(daemon, "shell.argv", rules=rules).ok("/shell/exec", **request, sendEnv={"COLOR": "no"})["stdout"]
     assert "COLOR=no" in printed.splitlines()
+
+
+def test_a_variable_that_a_rule_names_for_one_program_is_not_in_the_shell_afterwards(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--send-env", "LC_*,GIT_*,COLOR")
+    request = {"connection": LOCAL, "start": True}
+    rules = [
+        {"effect": "allow", "argv": ["/usr/bin/printenv", "COLOR"], "env": {"COLOR": {"re": ".*"}}},
+        {"effect": "allow", "argv": ["/usr/bin/env"]},
+    ]
+    bound = create(daemon, "shell.argv", rules=rules)
+    for _ in range(2):
+        mine = bound.ok("/shell/exec", **request, argv=["/usr/bin/printenv", "COLOR"], sendEnv={"COLOR": "mine"})
+        assert mine["stdout"] == "mine"
+        assert "COLOR" not in bound.ok("/shell/exec", **request, argv=["/usr/bin/env"])["stdout"]
+        assert "COLOR" not in daemon.client.shell.exec(LOCAL, "env").stdout
+    # What a command of the shell itself has brought stays, and is no program's own.
+    daemon.client.post("/shell/exec", **request, command="cd .", sendEnv={"COLOR": "theirs"})
+    mine = bound.ok("/shell/exec", **request, argv=["/usr/bin/printenv", "COLOR"], sendEnv={"COLOR": "mine"})
+    assert mine["stdout"] == "mine"
+    assert "COLOR=theirs" in daemon.client.shell.exec(LOCAL, "env").stdout
