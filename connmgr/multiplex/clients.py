@@ -94,7 +94,7 @@ class MultiplexClient:
             self.close()
         elif not (self.closed or self._is_finishing):
             self._is_finishing = True
-            self._await_last_answer()
+            self._allow_time()
 
     def close(self) -> None:
         """Close, with its descriptors that nobody has taken. Calling it again does nothing."""
@@ -119,7 +119,8 @@ class MultiplexClient:
             elif not self._host.is_kept(self.at, forward):
                 self._loop.work(partial(self._cancel, forward))
 
-    def _await_last_answer(self) -> None:
+    def _allow_time(self) -> None:
+        """Give the client time for the next thing that it has to say, or for its last answer."""
         self._timer.cancel()
         self._timer = self._loop.after(REQUEST_SECONDS, self.close)
 
@@ -200,6 +201,8 @@ class MultiplexClient:
                 return
             content = bytes(self._received[packets.LENGTH_BYTES : end])
             del self._received[:end]
+            if self.passenger is None:
+                self._allow_time()
             self._handle(content)
         if len(self._received) > MAX_PACKET_BYTES:
             raise Malformed("The client sends on without waiting for an answer.")
@@ -335,7 +338,7 @@ class MultiplexClient:
     def _go_on(self) -> None:
         self._is_busy = False
         if not self.closed:
-            self._await_last_answer()
+            self._allow_time()
             self._handle_on()
 
     def _cancel(self, forward: Mapping[str, Any]) -> None:

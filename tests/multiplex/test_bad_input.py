@@ -9,14 +9,18 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from connmgr.client import LOCAL_MACHINE, ClientError
+from connmgr.multiplex.clients import REQUEST_SECONDS, MultiplexClient
+from connmgr.streams.loop import Timer
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.multiplex.wire import (
@@ -281,6 +285,42 @@ def test_a_token_that_asks_for_a_thousand_sessions_leaves_the_owner_some(clean_d
 
 
 @pytest.mark.slow
+class _Clock:
+    """The loop of a client whose time passes only in :meth:`pass_by`."""
+
+    def __init__(self) -> None:
+        self.now, self._timers = 0.0, list[Timer]()
+
+    def after(self, seconds: float, call: Callable[[], object]) -> Timer:
+        self._timers.append(Timer(self.now + seconds, len(self._timers), call))
+        return self._timers[-1]
+
+    def watch(self, *_: object) -> None: ...
+
+    def unwatch(self, _: int) -> None: ...
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+        for timer in self._timers:
+            if timer.at <= self.now:
+                timer()
+
+
+def test_a_client_has_its_time_for_each_thing_that_it_says() -> None:
+    """ssh greets, asks whether anybody is there, and then for a session: on a busy machine each takes seconds."""
+    clock, (connected, ssh) = _Clock(), socket.socketpair()
+    host: Any = SimpleNamespace(loop=clock, left=lambda _: None)
+    with connected, ssh:
+        client = MultiplexClient(host, connected, SimpleNamespace())  # type: ignore[arg-type]
+        for said in (GREETING, packet(ALIVE_CHECK, 1), packet(ALIVE_CHECK, 2)):
+            clock.pass_by(REQUEST_SECONDS - 1)
+            assert not client.closed, "it was closed while it had time"
+            ssh.sendall(said)
+            client._receive()
+        clock.pass_by(REQUEST_SECONDS)
+        assert client.closed
+
+
 def test_a_silent_client_is_closed_after_its_time(path: str) -> None:
     with Wire(path) as wire:
         began = time.monotonic()
