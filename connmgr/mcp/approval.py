@@ -83,22 +83,27 @@ class Approver:
         """Return the approval as ``/approval/query`` describes it, None if the token cannot see it, or it is over."""
         with self._lock:
             try:
-                return next(
-                    (pending for pending in self._client.approval.query() if pending["approval"] == approval), None
-                )
+                return self._pending(approval)
             except ClientError as error:
                 logger.warning("The token that decides cannot look at the approval %s: %s", approval, error.message)
                 return None
 
+    def _pending(self, approval: str) -> Mapping[str, Any] | None:
+        return next((pending for pending in self._client.approval.query() if pending["approval"] == approval), None)
+
     def decide(self, approval: str, decision: Verdict) -> None:
         """Decide; an approval that is over stays as it is, since a repeated request asks anew.
+
+        So does one that somebody has denied since the question was put: an answer to that, sent late or once more, must
+        not undo it.
 
         :raises ClientError: the token may not decide about this.
         """
         seconds = GRANT_SECONDS if decision == "grant" else None
         with self._lock:
             try:
-                self._client.approval.decide(approval, decision, seconds)
+                if decision == "deny" or self._pending(approval) is not None:
+                    self._client.approval.decide(approval, decision, seconds)
             except ClientError as error:
                 if error.code == OVER:
                     return

@@ -98,6 +98,24 @@ def test_a_denied_command_is_not_run(
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_late_answer_does_not_undo_a_denial(
+    daemon: Daemon, asking: Holder, deciding: Holder, mode: str, tmp_path: Path
+) -> None:
+    def late(_: ElicitRequestFormParams) -> ElicitResult:
+        [one] = [one for one in daemon.client.approval.query() if one["token"] == asking.id]
+        daemon.client.approval.decide(one["approval"], "deny")
+        return chosen("for an hour")
+
+    async def work() -> None:
+        async with client_of(daemon, asking, mode, Person(late), deciding) as client:
+            for _ in range(2):
+                assert refused(await ran(client, f"touch {tmp_path}/done"))["code"] == "approval_denied"
+
+    run(work)
+    assert not (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_command_waits_for_its_decision(daemon: Daemon, asking: Holder, deciding: Holder, mode: str) -> None:
     person = Person(CLOSED, chosen("always"), ElicitResult(action="accept"))
 
