@@ -42,6 +42,7 @@ LINGER_SECONDS = 5.0
 
 ENDED_SECONDS = 5.0
 """The client of a token that has ended is closed after this silence; until then a request is answered with the reason.
+It gets no more of an answer of which it reads nothing for as long.
 """
 
 STALL_SECONDS = 60.0
@@ -207,7 +208,7 @@ class ClientChannel(HTTPChannel):
         if self._lingering_until:
             return now > self._lingering_until
         if self.total_outbufs_len or self._sending:
-            return now > self.last_activity + STALL_SECONDS
+            return now > self.last_activity + (ENDED_SECONDS if self.has_ended_token else STALL_SECONDS)
         if self.requests:
             return False
         if self.request is not None:
@@ -340,6 +341,10 @@ class ClientChannel(HTTPChannel):
                 self._send_header()
         except ClientDisconnected:
             task.close_on_finish = True
+        except errors.ConnmgrError as why:
+            # Such as the end of its token amid a download.
+            self.logger.warning("The response to %s %s broke off: %s", request.command, request.path, why)
+            task.close_on_finish = True
         except BaseException:
             # The application answers its own errors. This response broke off, and the request must not be answered
             # again.
@@ -463,7 +468,11 @@ class ClientChannel(HTTPChannel):
         return True
 
     def _next_data(self, timeout: float) -> bytes:
-        """Wait up to ``timeout`` seconds for the client's next data and return it; empty at the end."""
+        """Wait up to ``timeout`` seconds for the client's next data and return it; empty at the end.
+
+        :raises TransferFailed: none came.
+        :raises ConnmgrError: none came, and the client's token has ended.
+        """
         receiving = self.socket
         poll = select.poll()
         try:
@@ -471,8 +480,10 @@ class ClientChannel(HTTPChannel):
                 return b""
             poll.register(receiving, select.POLLIN)
             with waiting():
-                has_come = bool(poll.poll(max(0.0, timeout) * 1000))
+                has_come = self._comes(poll, timeout)
             if not has_come:
+                if self.caller is not None:
+                    self.caller.require_valid()
                 raise TransferFailed(
                     f"The request's body came too slowly: it needs {INFLOW_BYTES_PER_SECOND // 1024} KiB/s on average, "
                     f"without a pause of {INFLOW_SECONDS:g} s."
@@ -480,6 +491,16 @@ class ClientChannel(HTTPChannel):
         except (OSError, ValueError):
             return b""
         return self._received_now(receiving)
+
+    def _comes(self, poll: select.poll, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds, or until the client's token has ended; return whether data has come."""
+        until = time.monotonic() + timeout
+        while True:
+            left = until - time.monotonic()
+            if poll.poll(min(POLL_SECONDS, max(0.0, left)) * 1000):
+                return True
+            if left <= 0 or self.has_ended_token:
+                return False
 
     def _next_data_until(self, stop: int) -> bytes | None:
         """Wait for the client's next data and return it; empty at the end, None if ``stop`` is readable before."""

@@ -22,6 +22,7 @@ from connmgr.api import body
 from connmgr.api.services import LARGE_ANSWER_BYTES, LargeAnswers
 from connmgr.cancellation import Cancellation
 from connmgr.client import ClientError
+from connmgr.daemon.channel import ENDED_SECONDS
 from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
 from connmgr.errors import Busy, CommandCancelled, InvalidRequest
 from connmgr.fields import Text
@@ -330,6 +331,28 @@ def test_stalled_uploads_of_a_token_leave_slots_to_the_owner_and_end(own_daemon:
     )
     assert own_daemon.client.shell.exec(LOCAL, "echo served").stdout == "served"
     eventually_equal(lambda: own_daemon.client.daemon.status().slots.in_use, 0, "stalled uploads hold slots for long")
+
+
+def test_transfers_of_a_token_end_with_it_although_its_client_is_silent(
+    own_daemon: Daemon, crowd: Crowd, tmp_path: Path
+) -> None:
+    holder, large = create(own_daemon, "fs.write", "fs.read"), tmp_path / "large"
+    own_daemon.client.shell.start(LOCAL)
+    with large.open("wb") as file:
+        file.truncate(300 << 20)
+    upload = unfinished(f"/fs/upload?connection={LOCAL}&path={tmp_path}/stalled", holder, 1_000_000, b"x")
+    sending = crowd.connect(upload.replace(b"application/json", b"application/octet-stream"))
+    asked = json.dumps({"connection": LOCAL, "path": str(large)}).encode()
+    reading = crowd.connect(unfinished("/fs/read", holder, len(asked), asked))
+    assert reading.recv(12) == b"HTTP/1.1 200"
+    slots = own_daemon.client.daemon.status
+    eventually_equal(lambda: slots().slots.in_use, 2, "the transfers do not begin")
+    own_daemon.client.post("/token/revoke", id=holder.id)
+    began = time.monotonic()
+    assert sending.recv(65536).startswith(b"HTTP/1.1 403 ")
+    eventually_equal(lambda: slots().slots.in_use, 0, "the transfers of a revoked token hold slots")
+    assert time.monotonic() - began < 2 * ENDED_SECONDS
+    assert "Traceback" not in own_daemon.stderr()
 
 
 def test_a_token_runs_two_programs_at_a_time_that_read_whole_files(own_daemon: Daemon, tmp_path: Path) -> None:
