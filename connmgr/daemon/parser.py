@@ -37,6 +37,9 @@ SMALL_BODY_BYTES = 64 * 1024
 LINE_BYTES = 1024
 """Longest line with the size of a chunk."""
 
+EMPTY_LINE_BYTES = 64
+"""Most bytes of empty lines before a request."""
+
 TRAILER_BYTES = 8 * 1024
 """Most bytes of the fields after the last chunk."""
 
@@ -45,6 +48,7 @@ NO_TARGET = (
     "beginning, an encoded slash or a fragment."
 )
 
+_EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _HOST = re.compile(rb"^host:", re.IGNORECASE | re.MULTILINE)
 _START = re.compile(rb"[^\x00-\x1f\x7f]+ HTTP/1\.[01][ \t]*")
@@ -121,6 +125,7 @@ class RequestParser(HTTPRequestParser):
     inflow: ArrivingBody | None = None
     """The body, if it is used as it arrives."""
 
+    _empty_line_bytes = 0
     _charged = 0
     """Bytes of the body counted in the shares."""
 
@@ -194,6 +199,19 @@ class RequestParser(HTTPRequestParser):
         return (self.header_plus.lstrip(b"\r\n") or data.lstrip(b"\r\n"))[:1] in _BLANKS
 
     def received(self, data: bytes) -> int:
+        empty = 0
+        if not (self.headers_finished or self.header_plus):
+            # waitress takes each two of them for a request and begins anew: quadratic work for the thread of all.
+            empty = len(_EMPTY_LINES.match(data)[0])  # type: ignore[index] # it matches anything
+            self._empty_line_bytes += empty
+            if self._empty_line_bytes > EMPTY_LINE_BYTES:
+                self.error = BadRequest("Too many empty lines")
+                self.completed = True
+                return len(data)
+            data = data[empty:]
+        return empty + self._received(data)
+
+    def _received(self, data: bytes) -> int:
         if not self.headers_finished and self._begins_with_blank(data):
             # waitress passes over any blank; RFC 9112, section 2.2, over empty lines alone.
             self.error = BadRequest("A request begins with a blank")

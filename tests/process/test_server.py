@@ -416,6 +416,46 @@ def test_a_token_s_end_ends_its_upload_and_makes_room_for_others(tmp_path: Path)
         client.handle_close()
 
 
+def test_few_of_many_requests_are_parsed_before_they_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
+    monkeypatch.setattr(served, "add_task", lambda _: None)
+    here, there = socket.socketpair()
+    with here, there, closing(served):
+        client = channel.ClientChannel(served, there, ("", 0), served.adj, {})
+        for _ in range(3):
+            client.received(REQUEST * 1000)
+        assert len(client.requests) == channel.PARSED_AT_ONCE
+        assert client.request is None
+        client.handle_close()
+
+
+def test_all_of_many_requests_are_answered_whatever_pieces_they_come_in(serve: Any) -> None:
+    with connect(serve(answer)) as connection:
+        sent, received = REQUEST * 500, b""
+        for start in range(0, len(sent), 5001):
+            connection.sendall(sent[start : start + 5001])
+        while received.count(b"HTTP/1.1 200") < 500:
+            piece = connection.recv(1 << 20)
+            assert piece, received[-500:]
+            received += piece
+
+
+def test_empty_lines_without_end_are_refused_at_once(tmp_path: Path) -> None:
+    served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
+    here, there = socket.socketpair()
+    with here, there, closing(served):
+        client = channel.ClientChannel(served, there, ("", 0), served.adj, {})
+        parser = client.parser_class(served.adj)
+        assert parser.received(b"\r\n" * 10_000) == 20_000
+        assert parser.error is not None
+        parser = client.parser_class(served.adj)
+        parser.received(b"\r\n" * 3 + REQUEST)
+        assert (parser.error, parser.headers_finished) == (None, True)
+        client.handle_close()
+
+
 def test_many_clients_are_accepted_in_one_turn_of_the_loop(tmp_path: Path) -> None:
     with contextlib.ExitStack() as flood:
         served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
