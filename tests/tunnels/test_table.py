@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from contextlib import ExitStack
 from functools import partial
@@ -25,7 +26,8 @@ def test_a_tunnel_is_stopped_only_when_its_port_is_closed(vault: Vault) -> None:
     closes, table = threading.Event(), Tunnels(vault, Registry.load(), cast(LinkTable, None), DEADLINE_SECONDS)
     with ExitStack() as ending:
         ending.callback(table.close, DEADLINE_SECONDS)
-        tunnel = LiveTunnel(table._loop, lambda: Route(None), partial(table._listen, ("127.0.0.1", 0), "/none"), None)
+        listen = partial(table._listen, ("127.0.0.1", 0), "/none", sys.maxsize)
+        tunnel = LiveTunnel(table._loop, lambda: Route(None), listen, None)
         table._entries["one"] = _Entry(Access(), None, LOCAL, tunnel)
         tunnel.begin()
         assert tunnel.attempted.wait(DEADLINE_SECONDS)
