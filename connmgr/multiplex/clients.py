@@ -39,6 +39,10 @@ REQUEST_SECONDS = 10.0
 """Time for a client to say what it wants, and to pass its descriptors; and to read the last answer."""
 
 RECEIVE_BYTES = 64 * 1024
+PACKETS_AT_ONCE = 64
+"""Most packets that are handled of what was received at once. ssh awaits the answer to each; thousands of small ones
+would keep everybody's streams waiting."""
+
 MAX_DESCRIPTORS = 3
 MAX_ANSWERS_BYTES = 64 * 1024
 """Most bytes of answers that a client leaves unread, before it is considered gone."""
@@ -190,6 +194,7 @@ class MultiplexClient:
     def _handle_all(self, *, too_many: bool) -> None:
         if too_many:
             raise Malformed("The client passes more descriptors than a session has.")
+        handled = 0
         while not (self.closed or self._is_busy):
             if self._awaiting is not None:
                 if not self._take_descriptors(self._awaiting):
@@ -204,7 +209,10 @@ class MultiplexClient:
             if self.passenger is None:
                 self._allow_time()
             self._handle(content)
-        if len(self._received) > MAX_PACKET_BYTES:
+            handled += 1
+            if handled > PACKETS_AT_ONCE:
+                break
+        if handled > PACKETS_AT_ONCE or len(self._received) > MAX_PACKET_BYTES:
             raise Malformed("The client sends on without waiting for an answer.")
 
     def _handle(self, content: bytes) -> None:

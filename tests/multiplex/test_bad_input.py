@@ -90,6 +90,7 @@ BROKEN = {
     "too many variables": GREETING + session(b"true", environment=[b"A%d=1" % number for number in range(5000)]),
     "bytes in place of descriptors": GREETING + session(b"true") + b"abc",
     "empty bytes in place of descriptors": GREETING + session(b"true") + b"\0\0\0",
+    "more packets than anybody sends at once": GREETING + packet(ALIVE_CHECK, 1) * 5000,
     "a port beyond all": GREETING + packet(0x10000006, 1, 1, b"", 70000, b"h", 1),
 }
 
