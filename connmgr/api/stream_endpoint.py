@@ -58,6 +58,9 @@ class StreamEndpoint(Endpoint):
         opening: Opening | None = context.continuation.memory.get(_OPENING)
         if opening is not None:
             return self._begin_after_message(daemon, context, opening, in_path)
+        if (context.environ["REQUEST_METHOD"], context.environ["SERVER_PROTOCOL"]) != ("GET", "HTTP/1.1"):
+            # Flask takes HEAD for GET.
+            raise UpgradeRequired("A WebSocket begins with a GET of HTTP/1.1.")
         opening = Opening(flask.request.headers.get)
         self._admit(daemon, context, opening, in_path)
         refusal: Refusal | None = context.environ.get(REFUSAL)

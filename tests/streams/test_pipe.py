@@ -22,8 +22,9 @@ from connmgr.api import pipe
 from connmgr.contract.shell import PipeRequest
 from connmgr.errors import ShellLost
 from connmgr.plugin import DEFAULT_SEND_ENV, Channel, ClientEnvironment, Pty
+from connmgr.streams.websocket import upgrade_request
 from connmgr_local.transport import LocalTransport
-from tests.api.wire import LOCAL, client_of, send, token_of
+from tests.api.wire import LOCAL, address, bearer, client_of, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.plugins.oneself import ssh_server
@@ -378,6 +379,16 @@ def test_a_token_in_the_url_is_ignored(daemon: Daemon) -> None:
 def test_a_request_without_upgrade_is_told_to_use_a_websocket(daemon: Daemon) -> None:
     answer = send(daemon.url, PATH, headers={"Authorization": f"Bearer {token_of(daemon)}"}, method="GET")
     assert (answer.status, answer.code) == (426, "upgrade_required")
+
+
+@pytest.mark.parametrize(("method", "version"), [("HEAD", "1.1"), ("GET", "1.0")])
+def test_a_websocket_begins_with_a_get_of_http_1_1(daemon: Daemon, method: str, version: str) -> None:
+    asked, _ = upgrade_request()
+    headers = {"Host": daemon.url.removeprefix("http://"), **asked, **bearer(daemon)}
+    lines = [f"{method} {PATH} HTTP/{version}", *[f"{name}: {value}" for name, value in headers.items()], "", ""]
+    with socket.create_connection(address(daemon.url), DEADLINE_SECONDS) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        assert connection.recv(65536).startswith(f"HTTP/{version} 426 ".encode())
 
 
 def test_the_daemon_s_stop_is_reported(own_daemon: Daemon) -> None:
