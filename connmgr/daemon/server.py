@@ -257,6 +257,9 @@ class Server(TcpWSGIServer):
             for channel in channels:
                 if channel.overdue(now):
                     channel.handle_close()
+                elif (waits := channel.suspended) is not None and channel.has_ended_token:
+                    # It is refused, and not when its news come.
+                    channel.resume(waits)
         for channel in channels:
             if channel.gives_way and channel.is_idle:
                 channel.handle_close()

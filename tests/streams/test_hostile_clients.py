@@ -13,6 +13,7 @@ import psutil
 import pytest
 from wsproto.events import BytesMessage, CloseConnection, Ping
 
+from connmgr.api.stream_endpoint import FIRST_MESSAGE_SECONDS
 from connmgr.daemon.server import TOKEN_CONNECTIONS
 from connmgr.pipes.clients import Opening
 from connmgr.streams.loop import Loop
@@ -145,6 +146,15 @@ def test_empty_input_of_a_terminal_keeps_no_answer_from_its_program(clean_daemon
     wanted = {"terminal": terminal, "contains": "answered 3", "wait": 10}
     lines = send(clean_daemon.url, "/terminal/screen", wanted, bearer).json["lines"]
     assert any("answered 3" in line for line in lines), lines
+
+
+def test_a_stream_without_a_request_ends_with_its_token(own_daemon: Daemon) -> None:
+    holder = create(own_daemon, "shell.any")
+    with contextlib.closing(Stream(own_daemon.url, PATH, holder.secret)) as silent:
+        own_daemon.client.post("/token/revoke", id=holder.id)
+        began = time.monotonic()
+        assert silent.finish().error["code"] == "token_revoked"
+        assert time.monotonic() - began < FIRST_MESSAGE_SECONDS / 2
 
 
 PING_FRAME, EMPTY_PIECE = b"\x89\x80\0\0\0\0", b"\0\x80\0\0\0\0"
