@@ -383,7 +383,7 @@ class BodyTooLarge(RequestError, status=413):
 
 
 class UnsupportedMediaType(RequestError, status=415):
-    """The request body is not ``application/json``."""
+    """The request body is compressed, or is to be JSON and is not declared as ``application/json``."""
 
 
 class MisdirectedRequest(RequestError, status=421):

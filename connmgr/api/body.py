@@ -106,14 +106,19 @@ def read(
     for ``in_pieces``, between which other threads run. Without a schema this is an empty dict.
 
     :raises ConnmgrError: the server has already refused the body.
-    :raises UnsupportedMediaType: the body is not declared as JSON in UTF-8.
+    :raises UnsupportedMediaType: the body is compressed, or is to be JSON and not declared as that, in UTF-8.
     :raises InvalidRequest: the schema refuses a field, which is named by its path; and as :func:`parse`.
     """
     # The server refuses a body while it arrives, when no endpoint is known yet; the answer comes from here.
     refusal: Refusal | None = environ.get(REFUSAL)
     if refusal is not None:
         raise refusal.error
-    if environ["REQUEST_METHOD"] != "POST" or (raw and schema is None):
+    if environ["REQUEST_METHOD"] != "POST":
+        return {}
+    if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
+        # Of bytes, too: a file would have other content than was meant.
+        raise UnsupportedMediaType("A request body must not be compressed: send it without Content-Encoding.")
+    if raw and schema is None:
         return {}
     if raw and schema is not None:
         return load(schema, read_query(environ["QUERY_STRING"].encode("latin-1"), schema))
@@ -172,8 +177,6 @@ def _check_type(environ: Mapping[str, Any]) -> None:
     declared = environ.get("CONTENT_TYPE", "")
     if declared != "application/json" and not _is_json_in_utf8(declared):
         raise UnsupportedMediaType("The Content-Type of a request must be application/json, in UTF-8.")
-    if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
-        raise UnsupportedMediaType("A request body must not be compressed.")
 
 
 def _is_json_in_utf8(content_type: str) -> bool:

@@ -196,8 +196,11 @@ def test_another_media_type_is_refused(daemon: Daemon, headers: dict[str, str], 
     assert_request_error(answer, 415, "unsupported_media_type")
 
 
-def test_a_compressed_body_is_refused(daemon: Daemon, headers: dict[str, str]) -> None:
-    answer = send(daemon.url, "/category/query", {"filter": "*"}, {**headers, "Content-Encoding": "gzip"})
+@pytest.mark.parametrize("path", ["/category/query", "/fs/blob", f"/fs/upload?connection={LOCAL}&path=/none/x"])
+def test_a_compressed_body_is_refused_also_where_it_is_the_content_of_a_file(
+    daemon: Daemon, headers: dict[str, str], path: str
+) -> None:
+    answer = send(daemon.url, path, {"filter": "*"}, {**headers, "Content-Encoding": "gzip"})
     assert_request_error(answer, 415, "unsupported_media_type")
 
 

@@ -60,7 +60,7 @@ def test_long_output_has_its_beginning_and_its_end(daemon: Daemon, agent: Holder
 
 
 def test_output_that_has_not_ended_says_so(daemon: Daemon, agent: Holder) -> None:
-    id = str(agent.ok("/job/start", connection=LOCAL, command="echo before; read line; echo after")["job"])
+    id = str(agent.ok("/job/start", connection=LOCAL, command="echo before; exec sleep 600")["job"])
     [started] = [one for one in steps(daemon, agent) if one["job"] == id and one["action"] == "job.start"]
     assert (started["exitCode"], started["notShown"]) == (None, "Its output had not ended when it was read.")
     agent.ok("/job/kill", job=id, signal="KILL")

@@ -184,12 +184,10 @@ def test_every_file_of_the_page_is_served_with_its_type(daemon: Daemon) -> None:
     "path",
     [
         "../settings.py",
-        "..%2fsettings.py",
         "%2e%2e/settings.py",
         "..%5csettings.py",
         "core/../../settings.py",
         "/etc/passwd",
-        "%2fetc%2fpasswd",
         "vendor/../index.html",
         "index.html",
         "package.json",
@@ -209,6 +207,12 @@ def test_every_file_of_the_page_is_served_with_its_type(daemon: Daemon) -> None:
 def test_nothing_else_is_served(daemon: Daemon, path: str) -> None:
     answer = send(daemon.url, f"/page/{path}", method="GET")
     assert (answer.status, answer.code) == (404, "not_found")
+
+
+@pytest.mark.parametrize("path", ["..%2fsettings.py", "%2fetc%2fpasswd", "vendor%2F..%2Findex.html"])
+def test_an_encoded_slash_is_no_part_of_a_path(daemon: Daemon, path: str) -> None:
+    answer = send(daemon.url, f"/page/{path}", method="GET")
+    assert (answer.status, answer.code) == (400, "invalid_request")
 
 
 def test_a_file_is_only_read(daemon: Daemon) -> None:
