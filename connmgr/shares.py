@@ -462,7 +462,7 @@ class _Computation:
         return self._holder is not None
 
     def give_way(self) -> None:
-        if self._holder is not None:
+        if self.is_of_token:
             self._outwaited = self._computing.give_way(self._outwaited)
             # The kernel lets a thread that never sleeps run for milliseconds, also where the owner's client, or another
             # program, has just been woken on its processor.
@@ -480,16 +480,20 @@ def give_way() -> None:
     A piece takes a millisecond at most. The owner's request takes the interpreter again after each call to the system,
     and each time would wait for a piece of whoever computes beside it.
     """
-    # Within `waiting` too: what comes from a machine is computed there, in many threads at once.
-    computation: _Computation | None = getattr(_thread, "turn", None) or getattr(_thread, "interrupted", None)
+    computation = _own_computation()
     if computation is not None:
         computation.give_way()
 
 
 def gives_way() -> bool:
     """Whether this thread computes for a token, and so lets others pass in :func:`give_way`."""
-    computation: _Computation | None = getattr(_thread, "turn", None) or getattr(_thread, "interrupted", None)
+    computation = _own_computation()
     return computation is not None and computation.is_of_token
+
+
+def _own_computation() -> _Computation | None:
+    # Within `waiting` too: what comes from a machine is computed there, in many threads at once.
+    return getattr(_thread, "turn", None) or getattr(_thread, "interrupted", None)
 
 
 def in_pieces(items: Iterable[Item]) -> Iterator[Item]:

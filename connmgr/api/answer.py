@@ -43,6 +43,7 @@ _OUTPUT_PIECE = 96 * 1024
 EncodePieces = Callable[[bytes | bytearray], Iterator[bytes]]
 
 BLOCK_BYTES = 128 * 1024
+"""Most bytes of a block of a large answer, but for a single piece that is larger."""
 
 LONG = 64
 """More members of a list within a list make it be encoded by itself."""

@@ -147,10 +147,10 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
     A file is put back only if it is still what the change made of it; its SHA-256 is compared again on its machine in
     the moment before. So nothing that somebody else has written is overwritten, unless `force` says so. What an undo
     replaces is kept as a change, too, which can be undone. No link is followed that somebody has put in the place of
-    the file, or of its directory. A file that was removed gets its mode, and its owner where
-    the shell's user may give it; access lists and extended attributes of removed files are lost. The rules over paths
-    of a token apply: if one asks about a file, nothing is undone before each such file was approved. A token undoes
-    only its own changes, and those of tokens that were created with it.
+    the file, or of its directory. A file that was removed gets its mode, and its owner where the shell's user may give
+    it; access lists and extended attributes of removed files are lost. The rules over paths of a token apply: if one
+    asks about a file, nothing is undone before each such file was approved. A token undoes only its own changes, and
+    those of tokens that were created with it.
     """
     changes = services().changes.all()
     own = {change.id: change for change in _own(changes)}

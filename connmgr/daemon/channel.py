@@ -41,8 +41,8 @@ IDLE_SECONDS = 120.0
 LINGER_SECONDS = 5.0
 
 ENDED_SECONDS = 5.0
-"""The client of a token that has ended is closed after this silence; until then a request is answered with the reason.
-It gets no more of an answer of which it reads nothing for as long.
+"""The client of a token that has ended is closed after this silence, also amid an answer of which it reads nothing;
+until then a request is answered with the reason.
 """
 
 STALL_SECONDS = 60.0

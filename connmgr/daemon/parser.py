@@ -114,7 +114,7 @@ class RequestParser(HTTPRequestParser):
     """The sender, if it has a valid token."""
 
     refusal: ConnmgrError | None = None
-    """Why the daemon does not take it, if there is more to say than that it is no valid HTTP."""
+    """Why the daemon refuses it, in more detail than that it is no valid HTTP; None without such a reason."""
 
     is_upload = False
     """Whether the body is a file."""

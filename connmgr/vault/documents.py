@@ -93,8 +93,8 @@ class Documents:
     def change(self, id: str, change: Callable[[Document], Document | None]) -> Document | None:
         """Replace the document ``id`` by the result of ``change``, and return it; None removes it.
 
-        If there is no such document, nothing happens. ``change`` may be called again after a conflict. A body may have
-        secrets, so the former one is erased; counts have none, and change often.
+        Nothing happens without such a document. After a conflict ``change`` is called again. The former body, which
+        may have secrets, is erased from the disk. Former counts are not: they have no secrets, and change often.
         """
 
         def work(tx: sa.Connection) -> tuple[Document | None, Document | None]:
