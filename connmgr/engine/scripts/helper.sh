@@ -2,6 +2,7 @@
 #
 # bash takes options from its environment, also as sh.
 set +aefuvxC
+# shellcheck disable=SC3044
 case ${BASH_VERSION-} in ?*) ! command -v shopt >/dev/null || shopt -u failglob nullglob nocaseglob nocasematch;; esac
 cd /
 run() { f=$1 mark=$2; shift 2; ("$f" "$@") </dev/null; printf '%s over %s\n' "$mark" $?; }
