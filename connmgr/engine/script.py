@@ -15,9 +15,16 @@ from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 
-# Without quotes, newlines, backslashes and exclamation marks, which fish and csh parse differently.
-_BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
-_BOOT_IN_OWN_LOCALE = 'eval "$(LC_ALL=C printf %b "$1")"'
+# bash, also as sh, takes functions of any name from its environment, where a login's start-up files may have exported
+# them: `cd` that also lists a directory, `rm` that asks. None of ours may run them.
+_WITHOUT_FUNCTIONS = (
+    "case ${BASH_VERSION-} in ?*) unset -f unset declare; for f in $(declare -F); do "
+    'case $f in declare|-f*) ;; *) unset -f -- "$f";; esac; done;; esac'
+)
+# Without single quotes, newlines, backslashes and exclamation marks, which fish and csh parse differently.
+_BOOT = f'{_WITHOUT_FUNCTIONS}; LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
+# The user's programs keep the user's functions.
+_BOOT_IN_OWN_LOCALE = 'eval "$(case ${BASH_VERSION-} in (?*) unset -f printf;; esac; LC_ALL=C printf %b "$1")"'
 _PARSED_DIFFERENTLY = frozenset(b"'\\!^`")
 """What ends quotes, escapes, or recalls history in fish or csh, beside newlines; a backquote only as a precaution."""
 

@@ -97,6 +97,9 @@ _SQLITE_FAULTS: dict[str, tuple[Kind, str]] = {
         "The vault{vault} cannot be changed: its file is read-only.",
     ),
 }
+_LEAST_BYTES = 512
+"""The size of the smallest page of SQLite."""
+
 _DAMAGE = ("malformed", "file is not a database", "Could not decode to UTF-8")
 
 
@@ -129,15 +132,27 @@ class SQLite:
         sa.event.listen(self.writer, "begin", _begin)
 
     def probe(self) -> schema.StoredSchema:
-        if not self.path.exists() or self.path.stat().st_size == 0:
+        if not self.path.exists():
             if remains := partial_files(self.path):
                 # A daemon would begin an empty vault where somebody expects the restored one.
                 raise StartupError(
                     f"There is no vault at {self.path}: a restore has left {remains[0]}. If it still runs, wait for "
                     f"its end. If it was killed, empty {self.path.parent} and restore the backup again."
                 )
+            if _holds(self.path, "-wal"):
+                # With its next change SQLite would remove what belongs to another file.
+                raise StartupError(
+                    f"The vault {self.path} is missing, and its last changes are in {self.path}-wal: put the file back "
+                    "beside them, or restore a backup."
+                )
             return schema.StoredSchema()
         try:
+            if self.path.stat().st_size < _LEAST_BYTES:
+                # SQLite takes it for a new database, and removes the changes beside it.
+                raise StartupError(
+                    f"The vault {self.path} is empty, and connmgr never leaves it so: restore it from a backup. To "
+                    "begin a new vault, remove the file."
+                )
             return inspect_file(self.path)
         except (DBAPIError, sqlite3.Error) as error:
             reason = error.orig if isinstance(error, DBAPIError) else error
@@ -146,16 +161,30 @@ class SQLite:
             raise StartupError(f"The vault {self.path} cannot be read: {error.strerror}.") from error
 
     def prepare(self) -> None:
-        # Created here with mode 0600, because SQLite would apply the umask; its -wal and -shm files get the same mode.
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not self.path.exists():
+                self._create()
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 os.fchmod(descriptor, 0o600)
             finally:
                 os.close(descriptor)
         except OSError as error:
             raise StartupError(f"The vault {self.path} cannot be written to: {error.strerror}.") from error
+        except sqlite3.Error as error:
+            raise StartupError(f"The vault {self.path} cannot be created: {error}.") from error
         sync_directory(self.path.parent)
+
+    def _create(self) -> None:
+        # It gets its name with its first page, so that an empty file is never a vault whose creation was interrupted.
+        # With mode 0600 from the beginning, because SQLite would apply the umask; its -wal and -shm files get the same.
+        new = self.path.with_name(f".{self.path.name}.new")
+        new.unlink(missing_ok=True)
+        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA journal_mode = WAL")
+        new.rename(self.path)
 
     def begin(self, connection: sa.Connection) -> None:
         connection.begin()

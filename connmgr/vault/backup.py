@@ -109,6 +109,8 @@ def backup(database: Database, file: Path, directory: Path | None = None) -> Con
     """
     with _failing(f"The backup {file} cannot be written"), _appearing(file) as temporary:
         if not database.read(lambda tx: _copy_pages(tx, temporary)):
+            # An empty file would be no new database.
+            temporary.unlink()
             copy = open_database(f"sqlite:///{temporary}")
             copy.prepare()
             try:

@@ -135,8 +135,9 @@ class Database:
         self._backend = backend
         # Writers of this process queue here, in order and without holding a connection each.
         self._writing = threading.Lock()
-        # A process that was killed may have left what it had not erased yet; to open the vault writes.
-        self._unscrubbed = stored.revision is not None
+        # A process that was killed may have left what it had not erased yet; to open the vault writes. A new vault is
+        # soon in its file as well, and not in the log alone.
+        self._unscrubbed = True
         self.changes = 0
         """How many transactions have changed the vault, but for those of :meth:`write_beside`."""
         self.empty = stored.revision is None

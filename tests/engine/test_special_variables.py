@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import string
+
 import pytest
 
 from connmgr.engine.session import Session
 from connmgr.engine.state import State, parse_environment
-from tests.engine.shells import POSIX, assert_usable, local_session, only, out, run
+from tests.engine.shells import ALL, POSIX, assert_usable, local_session, only, out, run
 
 
 @pytest.mark.parametrize("posix", only("zsh"), indirect=True)
@@ -73,6 +75,16 @@ def test_an_empty_state_unsets_variables_but_an_empty_environment_does_not() -> 
     state.update(b"/", b"A=1\0", from_env=True)
     assert state.update(b"/", b"", from_env=True) == b"", "env that could not be run unset everything"
     assert parse_environment(b"") is None
+
+
+@pytest.mark.parametrize("shell", ALL)
+def test_variables_of_any_name_reach_the_session_as_they_are(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    variables = {name: f"the user's {name}" for name in [*string.ascii_lowercase, "line", "mark", "nl", "own", "word"]}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with local_session(shell) as session:
+        listed = out(session, "env").splitlines()
+        assert {f"{name}={value}" for name, value in variables.items()} - set(listed) == set()
 
 
 VALUES = ("", "0", "1", "x y", "-1", "*", "a[1", "$(echo run >&2)")

@@ -12,11 +12,15 @@ import pytest
 
 from connmgr import errors
 from connmgr.engine.script import programs
+from connmgr.fs import files
+from connmgr.fs.remote import RemoteFileSystem
 from connmgr.jobs.launch import OPEN, Launch
 from connmgr.plugin import Channel, Pty, Transport
 from connmgr_local.transport import LocalTransport
 from tests.components import mount_words, program
-from tests.fs.remote_hosts import NECESSARY, busybox_tools, chosen_tools, tools_and_shells
+from tests.engine.shells import local_session, run
+from tests.fs.remote_hosts import NECESSARY, busybox_tools, chosen_tools, content_of, tools_and_shells
+from tests.fs.trees import archive_of, packed, unpack
 from tests.jobs.conftest import Jobs, new_id
 
 MORE_TOOLS = ["dd", "env", "grep", "id", "ln", "mkfifo", "sleep", "tee"]
@@ -25,9 +29,11 @@ MORE_TOOLS = ["dd", "env", "grep", "id", "ln", "mkfifo", "sleep", "tee"]
 class Mounted(Transport):
     """This machine after ``mounts`` in a private namespace."""
 
-    def __init__(self, mounts: str, tools: str, home: Path) -> None:
+    def __init__(self, mounts: str, tools: str, home: Path, **variables: str) -> None:
         self._local = LocalTransport()
-        set_up = f'{mounts}\nexec env -i HOME={shlex.quote(str(home))} PATH={shlex.quote(tools)} "$@"'
+        environment = {"HOME": str(home), "PATH": tools, **variables}
+        words = shlex.join(f"{name}={value}" for name, value in environment.items())
+        set_up = f'{mounts}\nexec env -i {words} "$@"'
         self._words = [*mount_words(), "/bin/bash", "-c", set_up, "bash"]
 
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
@@ -66,6 +72,44 @@ def test_any_sh_and_hardly_any_tools(tmp_path: Path, shell: str, tools: str) -> 
     mounts = f"mount --bind {program(shell)} {Path('/bin/sh').resolve()}"
     jobs = Jobs(Mounted(mounts, path, tmp_path))
     all_of_it(jobs)
+    jobs.close()
+
+
+def exported(words: str) -> dict[str, str]:
+    """Return the variables by which bash, also as sh, is given functions of these names."""
+    return {f"BASH_FUNC_{word}%%": "() {  /bin/echo misled; return 7;\n}" for word in words.split()}
+
+
+WORDS = """
+    [ alias builtin cat cd chmod command cp cut dd declare echo env find grep hash head id kill ln local ls mkdir mkfifo
+    mktemp mv printf pwd read rm sed sh sleep stat tar tee test touch tr true type umask uname unset wait wc
+"""
+
+
+@pytest.mark.needs("mounts", "bash")
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_functions_that_a_login_exports_mislead_nothing_of_ours(tmp_path: Path, shell: str) -> None:
+    sh_is_bash = f"mount --bind {program('bash')} {Path('/bin/sh').resolve()}"
+    functions = exported(WORDS)
+    transport = Mounted(sh_is_bash, os.environ["PATH"], tmp_path, **functions)
+    sessions = Mounted(sh_is_bash, os.environ["PATH"], tmp_path, **functions)
+    jobs = Jobs(transport)
+    all_of_it(jobs)
+    place = RemoteFileSystem(transport, bytes(tmp_path), jobs.helpers)
+    assert unpack(place, b"tree", archive_of(("a/b", {"content": b"x" * 100_000}))) == []
+    assert content_of(place, b"tree/a/b") == b"x" * 100_000
+    assert {entry.name for entry in files.list_directory(place, b"tree", recursive=True)} == {b"a", b"a/b"}
+    files.move(place, b"tree/a/b", b"tree/c", overwrite=False, timeout=20)
+    assert len(packed(place, b"tree")) > 100_000
+    files.remove(place, b"tree", recursive=True, timeout=20)
+    assert not (tmp_path / "tree").exists()
+    with local_session(shell, transport=sessions) as session:
+        result = run(session, "/bin/pwd", stdin=b"x" * 100_000, directory=b"/usr")
+        assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (0, b"/usr\n", b"")
+        assert run(session, "rm x").stdout == b"misled\n", "the user's commands have the user's functions"
+        with pytest.raises(errors.CommandTimeout):
+            run(session, "/bin/sleep 100", timeout=0.2)
+        assert run(session, "/bin/echo x").stdout == b"x\n"
     jobs.close()
 
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from connmgr.errors import ConnmgrError, StartupError, VaultUnavailable
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.shares import Computing
-from connmgr.vault import Vault, VaultLock, open_database, schema
+from connmgr.vault import Vault, VaultLock, backends, open_database, schema
 from connmgr.vault.schema import meta
 from tests.deadlines import DEADLINE_SECONDS
 from tests.vault.conftest import KEY, Add
@@ -136,6 +136,40 @@ def test_a_damaged_database_is_refused_and_left_as_it_is(file: Path, damage: str
     file.write_bytes(content)
     refused(f"sqlite:///{file}", "damaged.*restore")
     assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == {"vault.db": content}
+
+
+@pytest.mark.parametrize("rest", [b"", b"S", b"SQLite format 3\0" + bytes(480)], ids=len)
+@pytest.mark.parametrize("log", [b"", b"the last changes"])
+def test_a_vault_that_was_cut_to_nothing_is_no_new_one(file: Path, rest: bytes, log: bytes) -> None:
+    file.write_bytes(rest)
+    (file.parent / "vault.db-wal").write_bytes(log)
+    refused(f"sqlite:///{file}", "is empty.*restore it from a backup")
+    assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == {"vault.db": rest, "vault.db-wal": log}
+
+
+def test_a_vault_without_its_file_keeps_its_last_changes(file: Path) -> None:
+    file.unlink()
+    (file.parent / "vault.db-wal").write_bytes(b"the last changes")
+    refused(f"sqlite:///{file}", "is missing, and its last changes are in .*vault.db-wal: put the file back")
+    assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == {"vault.db-wal": b"the last changes"}
+
+
+def test_a_new_vault_is_in_its_file_and_not_in_the_log_alone(tmp_path: Path, open_vault: OpenVault) -> None:
+    vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
+    id = Add(vault)("host")
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "vault.db").write_bytes((tmp_path / "vault.db").read_bytes())
+    assert id not in open_vault(f"sqlite:///{tmp_path}/copy/vault.db").connections.query()
+    assert open_database(f"sqlite:///{tmp_path}/copy/vault.db").key_verifier == KEY.verifier()
+
+
+def test_a_vault_that_was_killed_while_it_was_created_is_begun_again(tmp_path: Path, open_vault: OpenVault) -> None:
+    (tmp_path / ".vault.db.new").write_bytes(b"half")
+    backends.SQLite(tmp_path / "vault.db").prepare()
+    assert (tmp_path / "vault.db").stat().st_size >= 512
+    vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
+    assert Add(vault)("host") in vault.connections.query()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["vault.db", "vault.db-shm", "vault.db-wal"]
 
 
 def test_a_damaged_database_that_was_not_closed_is_left_as_it_is(file: Path) -> None:
