@@ -1,4 +1,4 @@
-"""A thread that looks what there is to do: runs, schedules and inventories have one each."""
+"""Threads that look what there is to do: for runs, schedules and inventories, and for what ends with time."""
 
 from __future__ import annotations
 
@@ -41,30 +41,41 @@ class Trouble:
 class Poller:
     """Calls ``look`` in a thread of its own: when it is poked, and after the seconds that ``look`` has returned.
 
-    If that is None, only a poke wakes it. After an error, which is logged once, it looks again after ``retry`` seconds.
-    The thread begins with the first poke, so that a daemon without anything of ``subject`` has none; :meth:`close`
-    ends it. Safe to use from several threads.
+    If that is None, only a poke wakes it. After an error, which goes to ``trouble``, it looks again after ``retry``
+    seconds. The thread begins with the first poke or :meth:`begin`, so that a daemon without anything of ``subject``
+    has none; :meth:`close` ends it. Safe to use from several threads.
     """
 
-    def __init__(self, subject: str, look: Callable[[], float | None], retry: float, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        subject: str,
+        look: Callable[[], float | None],
+        retry: float,
+        logger: logging.Logger,
+        trouble: Trouble | None = None,
+    ) -> None:
         self._subject, self._look, self._retry, self._logger = subject, look, retry, logger
         self.closing = threading.Event()
         """Set when the daemon stops: ``look`` begins nothing more."""
 
         self._lock, self._wake = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._trouble = Trouble(logger, f"The {subject} wait", f"The {subject} go on.")
+        self._trouble = trouble or Trouble(logger, f"The {subject} wait", f"The {subject} go on.")
 
     def poke(self) -> None:
         """Let it look now."""
+        self._wake.set()
+        self.begin()
+
+    def begin(self) -> None:
+        """Let it look from now on, for the first time after ``retry`` seconds."""
         with self._lock:
-            self._wake.set()
             if self._thread is None and not self.closing.is_set():
                 self._thread = threading.Thread(target=self._run, name=self._subject, daemon=True)
                 self._thread.start()
 
-    def close(self, timeout: float = 0.0) -> None:
-        """Look no more, and wait at most ``timeout`` seconds for the look that goes on; may be called again."""
+    def close(self, timeout: float | None) -> None:
+        """Look no more, and wait for the look that goes on, at most ``timeout`` seconds; may be called again."""
         self.closing.set()
         self._wake.set()
         with self._lock:
@@ -73,16 +84,19 @@ class Poller:
             thread.join(timeout)
 
     def _run(self) -> None:
-        while not self.closing.is_set():
+        interval: float | None = self._retry
+        while True:
+            self._wake.wait(interval)
+            if self.closing.is_set():
+                return
             # Before the look: a poke in the middle of it lets it look once more.
             self._wake.clear()
-            interval: float | None = self._retry
+            interval = self._retry
             try:
                 interval = self._look()
                 self._trouble.end()
             except ConnmgrError as error:
                 self._trouble.note(error.message)
-            except Exception:
-                # A fault in one must not end all others.
+            except BaseException:
+                # A plugin may raise any exception, and a fault in one must not end all others.
                 self._logger.exception("The %s could not be looked at.", self._subject)
-            self._wake.wait(interval)

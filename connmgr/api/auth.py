@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from connmgr.durations import boot_time
 from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated, TokenRevoked
+from connmgr.poller import Poller
 from connmgr.rights.actions import Action
 from connmgr.rights.grant import Grant
 from connmgr.rights.scopes import ARGV, missing
@@ -219,13 +220,13 @@ class Tokens:
         self._lock = threading.Lock()
         self._callers: OrderedDict[bytes, Caller] = OrderedDict()
         self._anonymous = [anonymous] if anonymous else []
-        self._closing = threading.Event()
-        self._sweeper = threading.Thread(target=self._sweep, name="idle-sessions", daemon=True)
+        self._interval = min([SWEEP_SECONDS, *(each / 4 for each in (ttl, unlock_ttl, page_ttl) if each)])
+        self._poller = Poller("idle-sessions", self._sweep, self._interval, logger)
 
     def watch(self) -> None:
         """Remove idle sessions regularly, until :meth:`close`."""
         if self._ttl or self._unlock_ttl or self._page_ttl:
-            self._sweeper.start()
+            self._poller.begin()
 
     def issue(self, name: str, live: Live | None = None, *, is_page: bool = False) -> str:
         """Return a new token, of 256 random bits, for a client called ``name``; it may do no more than ``live``.
@@ -366,9 +367,7 @@ class Tokens:
 
     def close(self) -> None:
         """Make every token invalid, and end the thread."""
-        self._closing.set()
-        if self._sweeper.is_alive():
-            self._sweeper.join()
+        self._poller.close(None)
         with self._lock:
             leaving = list(self._callers.values())
             self._callers.clear()
@@ -381,20 +380,19 @@ class Tokens:
     def _idle(self, caller: Caller, ttl: float, now: float) -> bool:
         return bool(ttl) and not caller.running and now - caller.last_used > ttl
 
-    def _sweep(self) -> None:
-        shortest = min(ttl for ttl in (self._ttl, self._unlock_ttl, self._page_ttl) if ttl)
-        while not self._closing.wait(min(SWEEP_SECONDS, shortest / 4)):
-            with self._lock:
-                now = boot_time()
-                expired = [(digest, caller) for digest, caller in self._callers.items() if self._expired(caller, now)]
-                for digest, caller in expired:
-                    del self._callers[digest]
+    def _sweep(self) -> float:
+        with self._lock:
+            now = boot_time()
+            expired = [(digest, caller) for digest, caller in self._callers.items() if self._expired(caller, now)]
+            for digest, caller in expired:
+                del self._callers[digest]
+                caller.access.lock()
+            for caller in (*self._callers.values(), *self._anonymous):
+                if self._idle(caller, self._unlock_ttl, now):
                     caller.access.lock()
-                for caller in (*self._callers.values(), *self._anonymous):
-                    if self._idle(caller, self._unlock_ttl, now):
-                        caller.access.lock()
-            for _, caller in expired:
-                self._removed(caller, IDLE)
+        for _, caller in expired:
+            self._removed(caller, IDLE)
+        return self._interval
 
 
 class _Ticket(NamedTuple):

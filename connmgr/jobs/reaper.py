@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +15,11 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from connmgr.contract.job import LEAST_AGE_SECONDS
-from connmgr.errors import ConnmgrError
 from connmgr.jobs.jobs import CALL_SECONDS, GONE, Jobs, remote_name
 from connmgr.jobs.remote import RemoteHosts, RemoteJobs
 from connmgr.links.table import IdleLinks
 from connmgr.plugin import Deadline
-from connmgr.poller import Trouble
+from connmgr.poller import Poller, Trouble
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
 from connmgr.vault.jobs import ENDED, RUNNING, JobFilter, StoredJob
@@ -59,18 +57,17 @@ class Reaper:
         self._hosts = hosts
         self._idle_links = idle_links
         self._ended = ended
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
-        self._thread.start()
+        trouble = Trouble(logger, "The jobs cannot be tidied now", "The jobs are tidied again.")
+        self._poller = Poller("jobs", self._tidy, INTERVAL_SECONDS, logger, trouble)
+        self._poller.begin()
 
     def close(self, timeout: float) -> None:
         """End the thread, within about ``timeout`` seconds."""
-        self._closing.set()
-        self._thread.join(timeout)
+        self._poller.close(timeout)
         self._report(0.0)
 
-    def tidy(self) -> None:
-        """Record the ends of jobs, and remove expired ones."""
+    def _tidy(self) -> float:
+        """Record the ends of jobs, and remove expired ones; return the seconds until the next time."""
         self._idle_links.let_go(IDLE_SECONDS)
         self._jobs.let_go(IDLE_SECONDS)
         self._jobs.refresh(self._vault.jobs.under_way())
@@ -78,6 +75,7 @@ class Reaper:
         for job in self._vault.jobs.find(JobFilter(states=ENDED)):
             if kept_until(job) < now() and (self._cleared(job) or kept_until(job) + UNREACHED < now()):
                 self._jobs.forget(job)
+        return INTERVAL_SECONDS
 
     def _report(self, seconds: float) -> None:
         for job in self._jobs.take_unreported(seconds):
@@ -89,19 +87,6 @@ class Reaper:
             return True
 
         return bool(self._hosts.ask_at_once(job.connection, remove))
-
-    def _run(self) -> None:
-        trouble = Trouble(logger, "The jobs cannot be tidied now", "The jobs are tidied again.")
-        while not self._closing.wait(INTERVAL_SECONDS):
-            try:
-                self.tidy()
-                trouble.end()
-            except ConnmgrError as error:
-                # The vault may be unavailable now; the next round tries again, here and below.
-                trouble.note(error.message)
-            except BaseException:
-                # A plugin may raise any exception.
-                logger.exception("The jobs could not be tidied.")
 
 
 def kept_until(job: StoredJob) -> datetime:

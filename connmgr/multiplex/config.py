@@ -26,6 +26,7 @@ from connmgr.multiplex.passengers import Sender
 from connmgr.multiplex.sockets import MAX_PATH_BYTES, ControlSockets
 from connmgr.plugin import ConnectionType
 from connmgr.plugin.types import EXPLAINER, KEPT_CONFIG
+from connmgr.poller import Poller
 from connmgr.registry import Registry
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import SET_BY_TOKEN
@@ -321,8 +322,8 @@ class KeptConfig:
         self._vault, self._configs, self._sockets = vault, configs, sockets
         self._file, self._place, self._sender, self._write = file, str(place), sender, write
         self._lock = threading.Lock()
-        self._due, self._closing = threading.Event(), False
-        self._thread: threading.Thread | None = None
+        self._poller = Poller("ssh-config", self._refresh, LOOK_SECONDS, logger)
+        self._is_kept = False
 
     def keep(self, selection: Wanted, sender: Sender) -> tuple[Path, Rendered]:
         """Write the file, and keep it from now on; its sockets get the rights of ``sender``.
@@ -338,7 +339,8 @@ class KeptConfig:
                     "repeat this."
                 )
             rendered = self._update(selection, sender, file[1] if file else None)
-        self._watch()
+            self._is_kept = True
+        self.look()
         return self._file, rendered
 
     def forget(self) -> Path | None:
@@ -353,49 +355,37 @@ class KeptConfig:
             for directory in places:
                 _take_second_names(directory, {})
             self._file.unlink(missing_ok=True)
-        self._due.set()
+            self._is_kept = False
         return self._file
 
     def resume(self) -> None:
         """Keep the file, and open its sockets, if there is one."""
         with self._lock:
             file = self._read()
-        if file is not None and file[0] is not None:
-            self._watch()
-            self._due.set()
+            self._is_kept = file is not None and file[0] is not None
+        self.look()
 
     def look(self) -> None:
         """Write the file again soon: connections have changed."""
-        self._due.set()
+        if self._is_kept:
+            self._poller.poke()
 
     def close(self) -> None:
         """End the thread, and leave the file as it is."""
-        self._closing = True
-        self._due.set()
-        thread = self._thread
-        if thread is not None:
-            thread.join()
+        self._poller.close(None)
 
-    def _watch(self) -> None:
+    def _refresh(self) -> float | None:
         with self._lock:
-            if self._thread is None and not self._closing:
-                self._thread = threading.Thread(target=self._run, name="ssh-config", daemon=True)
-                self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            self._due.wait(LOOK_SECONDS)
-            self._due.clear()
-            with self._lock:
-                file = None if self._closing else self._read()
-                if file is None or file[0] is None:
-                    # Another file in its place is not ours.
-                    self._thread = None
-                    return
-                try:
-                    self._update(file[0], None, file[1])
-                except (ConnmgrError, OSError) as error:
-                    logger.warning("The file %s for ssh is not current: %s", self._file, error)
+            file = self._read()
+            if file is None or file[0] is None:
+                # Another file in its place is not ours.
+                self._is_kept = False
+                return None
+            try:
+                self._update(file[0], None, file[1])
+            except (ConnmgrError, OSError) as error:
+                logger.warning("The file %s for ssh is not current: %s", self._file, error)
+        return LOOK_SECONDS
 
     def _update(self, selection: Wanted, sender: Sender | None, before: str | None) -> Rendered:
         """Open the sockets with the rights of ``sender``, or without it missing ones; write the file if it changed."""

@@ -40,13 +40,13 @@ from connmgr.contract.message import time_to_json, to_json
 from connmgr.errors import (
     ApprovalDenied,
     ApprovalRequired,
-    ConnmgrError,
     InvalidRequest,
     PolicyDenied,
     QuotaExceeded,
     UnknownApproval,
 )
 from connmgr.events import Publish, unheard
+from connmgr.poller import Poller, Trouble
 from connmgr.rights import programs
 from connmgr.rights.grant import ConnectionFacts
 from connmgr.rights.ground import Ground, all_differences
@@ -467,16 +467,17 @@ class ApprovalWaiters:
         self._is_decided = is_decided
         self._lock = threading.Lock()
         self._callbacks: dict[str, list[Callable[[], None]]] = {}
-        self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
+        # While the vault is out of reach, waiting requests have deadlines.
+        trouble = Trouble(logger, "Approvals cannot be read", "Approvals can be read again.")
+        self._poller = Poller("approvals", self._look, LOOK_SECONDS, logger, trouble)
 
     def subscribe(self, id: str, notify: Callable[[], None]) -> Callable[[], None]:
         """Call ``notify`` once when an approval is decided, by any daemon; return a function that cancels this."""
         with self._lock:
+            is_first = not self._callbacks
             self._callbacks.setdefault(id, []).append(notify)
-            if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._watch, name="approvals", daemon=True)
-                self._thread.start()
+        if is_first:
+            self._poller.poke()
 
         def cancel() -> None:
             with self._lock:
@@ -493,12 +494,10 @@ class ApprovalWaiters:
 
     def close(self) -> None:
         """Notify all who wait, and end the thread."""
-        self._closing.set()
         with self._lock:
-            thread, waiting = self._thread, list(self._callbacks)
+            waiting = list(self._callbacks)
         self.tell(waiting)
-        if thread is not None:
-            thread.join()
+        self._poller.close(None)
 
     def tell(self, ids: Collection[str]) -> None:
         """Notify the waiters of the approvals ``ids``, which are decided or gone."""
@@ -507,18 +506,11 @@ class ApprovalWaiters:
         for notify in callbacks:
             notify()
 
-    def _watch(self) -> None:
-        while not self._closing.wait(LOOK_SECONDS):
-            with self._lock:
-                waited = list(self._callbacks)
-                if not waited:
-                    self._thread = None
-                    return
-            try:
-                self.tell([id for id in waited if self._is_decided(id)])
-            except ConnmgrError as error:
-                # The vault is out of reach; waiting requests have deadlines.
-                logger.warning("Approvals cannot be read: %s", error.message)
+    def _look(self) -> float | None:
+        with self._lock:
+            waited = list(self._callbacks)
+        self.tell([id for id in waited if self._is_decided(id)])
+        return LOOK_SECONDS if waited else None
 
 
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_@:-]*(?:\.service)?"

@@ -36,6 +36,7 @@ from connmgr.errors import (
 )
 from connmgr.events import Publish, unheard
 from connmgr.plugin import Asker
+from connmgr.poller import Poller, Trouble
 from connmgr.rights.approvals import learnt, without_learnt
 from connmgr.rights.grant import REVOKED, Grant, why_invalid
 from connmgr.rights.rules import load_rules
@@ -298,8 +299,10 @@ class TokensInUse:
         self._ends: dict[tuple[str, datetime], float] = {}
         """When tokens expire by a clock that nobody sets, from when they were first seen here."""
 
-        self._closing = threading.Event()
-        self._watcher: threading.Thread | None = None
+        # While the vault is out of reach every request is refused after STALE_SECONDS, because its token cannot be read
+        # again.
+        trouble = Trouble(logger, "Tokens cannot be read", "Tokens can be read again.")
+        self._poller = Poller("tokens", self._look, LOOK_SECONDS, logger, trouble)
 
     def keep(self, document: Document) -> Live:
         """Return the token stored as ``document``, which is in use from now on, valid or not.
@@ -314,9 +317,7 @@ class TokensInUse:
             if not live.ended:
                 self._live[document.id] = live
             _take_counts(live, document)
-            if self._watcher is None and not self._closing.is_set():
-                self._watcher = threading.Thread(target=self._watch, name="tokens", daemon=True)
-                self._watcher.start()
+        self._poller.begin()
         if live is made or live.ended:
             # Also a new one: it may have been revoked since its document was read, when nobody knew it here.
             self._read(live)
@@ -366,9 +367,7 @@ class TokensInUse:
 
     def close(self) -> None:
         """Store the counts, and end the thread."""
-        self._closing.set()
-        if self._watcher is not None:
-            self._watcher.join()
+        self._poller.close(None)
         self._write_counts(at_once=True)
 
     def _invalid(self, grant: Grant) -> ConnmgrError | None:
@@ -436,17 +435,7 @@ class TokensInUse:
             live.running for live in self._live.values() if any(ancestor.id == id for ancestor in live.grant.lineage)
         )
 
-    def _watch(self) -> None:
-        while not self._closing.wait(LOOK_SECONDS):
-            try:
-                self._look()
-                self._write_counts()
-            except ConnmgrError as error:
-                # The vault is out of reach. Meanwhile every request is refused after STALE_SECONDS, because its token
-                # cannot be read again.
-                logger.warning("Tokens cannot be read: %s", error.message)
-
-    def _look(self) -> None:
+    def _look(self) -> float:
         with self._lock:
             lives = list(self._live.values())
         at = time.monotonic()
@@ -456,6 +445,8 @@ class TokensInUse:
                 self._read(live)
             live.looked_at = at
         self._end([live for live in lives if self._invalid(live.grant)])
+        self._write_counts()
+        return LOOK_SECONDS
 
     def _end(self, lives: Collection[Live]) -> None:
         with self._lock:

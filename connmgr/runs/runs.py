@@ -366,7 +366,7 @@ class Runs:
     def close(self, timeout: float) -> None:
         """Begin nothing more, wait for what runs, at most about ``timeout`` seconds, and let others go on."""
         # At first without waiting: from here on no turn starts a driver, so the list below has all of them.
-        self._poller.close()
+        self._poller.close(0.0)
         with self._lock:
             drivers = list(self._drivers.values())
         for driver in drivers:

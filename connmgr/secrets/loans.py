@@ -8,6 +8,7 @@ loan is valid only while all of them have loans by the same user.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,10 @@ from datetime import datetime, timedelta, timezone
 from connmgr.durations import boot_time
 from connmgr.errors import SecretLocked
 from connmgr.plugin import Asker
+from connmgr.poller import Poller
 from connmgr.secrets.principals import Access, Principal
+
+logger = logging.getLogger("connmgr.secrets")
 
 LONGEST_SECONDS = 15.0
 """Longest time until the end of a loan is noticed after its machine has slept; by then its use is refused."""
@@ -87,9 +91,7 @@ class Loans:
         self._replaced: list[Loan] = []
         """Those that have ended because another one took their place, until what runs by them is ended."""
 
-        self._news = threading.Event()
-        self._closing = False
-        self._watcher: threading.Thread | None = None
+        self._poller = Poller("loans", self._sweep, LONGEST_SECONDS, logger)
 
     def lend(self, loan: Loan) -> None:
         """Begin a loan, in place of an earlier one to the same token.
@@ -106,11 +108,8 @@ class Loans:
                 before.ended = before.over or REPLACED
                 self._replaced.append(before)
             # When the lender locks the vault, the thread must wake at once and not at the end of the loan's time.
-            loan.lender.when_locked = self._news.set
-            if self._watcher is None and not self._closing:
-                self._watcher = threading.Thread(target=self._watch, name="loans", daemon=True)
-                self._watcher.start()
-        self._news.set()
+            loan.lender.when_locked = self._poller.poke
+        self._poller.poke()
 
     def of(self, lineage: Sequence[str]) -> Loan | None:
         """Return the loan to the first token of ``lineage``, or None.
@@ -136,34 +135,22 @@ class Loans:
 
     def close(self) -> None:
         """End all loans and the thread."""
-        # Before the event that _end() sets: the thread looks at this after its next sweep.
-        self._closing = True
+        self._poller.close(None)
         with self._lock:
             loans = list(self._loans.values())
         self._end(loans, "the daemon stopped")
-        if self._watcher is not None:
-            self._watcher.join()
+        self._sweep()
 
     def _end(self, loans: Collection[Loan], why: str) -> bool:
         for loan in loans:
             # The first reason stays: a loan whose lender has just locked the vault did not end for the later one.
             loan.ended = loan.over or why
-        self._news.set()
+        if loans:
+            self._poller.poke()
         return bool(loans)
 
-    def _watch(self) -> None:
-        while True:
-            with self._lock:
-                soonest = min((loan.seconds for loan in self._loans.values()), default=None)
-            # A lock that comes between this and the wait has set the event.
-            # The wait does not count a sleep of the machine, as the loan's time does.
-            self._news.wait(soonest if soonest is None else min(soonest, LONGEST_SECONDS))
-            self._news.clear()
-            self._sweep()
-            if self._closing:
-                return
-
-    def _sweep(self) -> None:
+    def _sweep(self) -> float | None:
+        """Tell of the loans that are over; return after how many seconds the next one may be, None without any."""
         with self._lock:
             over = [(loan, why) for loan in self._loans.values() if (why := self._why_over(loan)) is not None]
             for loan, why in over:
@@ -174,6 +161,10 @@ class Loans:
         # Outside of the lock: what ends the programs of a loan may take long, and asks for loans itself.
         for loan, why in over:
             self.ended(loan, why)
+        with self._lock:
+            soonest = min((loan.seconds for loan in self._loans.values()), default=None)
+        # The poller's wait does not count a sleep of the machine, as the loan's time does.
+        return None if soonest is None else min(soonest, LONGEST_SECONDS)
 
     def _why_over(self, loan: Loan) -> str | None:
         above = [self._loans.get(token) for token in loan.lineage[1:]]

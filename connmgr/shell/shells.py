@@ -31,6 +31,7 @@ from connmgr.links.chain import Target
 from connmgr.links.link import Outdated, admitted_connections
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline
+from connmgr.poller import Poller
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shares import Switching, refused
@@ -676,27 +677,25 @@ class IdleCloser:
         self._entries = entries
         self._end = end
         self._timeout = timeout
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="idle-shells", daemon=True)
-        self._thread.start()
+        self._interval = min(MAX_INTERVAL_SECONDS, timeout / 4) if timeout else MAX_INTERVAL_SECONDS
+        self._poller = Poller("idle-shells", self._end_unneeded, self._interval, logger)
+        self._poller.begin()
 
     def close(self, timeout: float) -> None:
         """End the thread; wait up to ``timeout`` seconds for a shell that it is ending."""
-        self._closing.set()
-        self._thread.join(timeout)
+        self._poller.close(timeout)
 
-    def _run(self) -> None:
-        interval = min(MAX_INTERVAL_SECONDS, self._timeout / 4) if self._timeout else MAX_INTERVAL_SECONDS
-        while not self._closing.wait(interval):
-            for name in self._unneeded():
-                try:
-                    self._end_if_idle(name)
-                except ShellBusy:
-                    # Another thread starts or stops it.
-                    continue
-                except BaseException:
-                    # A plugin may raise any exception, and must not keep the other shells open.
-                    logger.exception("The idle shell of connection %s failed to end cleanly.", name.connection)
+    def _end_unneeded(self) -> float:
+        for name in self._unneeded():
+            try:
+                self._end_if_idle(name)
+            except ShellBusy:
+                # Another thread starts or stops it.
+                continue
+            except BaseException:
+                # A plugin may raise any exception, and must not keep the other shells open.
+                logger.exception("The idle shell of connection %s failed to end cleanly.", name.connection)
+        return self._interval
 
     def _unneeded(self) -> list[ShellRef]:
         return unneeded([(name, shell) for name, _, shell in self._entries.taken()], self._timeout)
