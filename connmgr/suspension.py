@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from connmgr.shares import waiting
+from connmgr.computing import waiting
 
 Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
 """Calls its argument at the next news, or at once if there is news already; returns a function that cancels that."""

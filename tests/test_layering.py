@@ -19,6 +19,7 @@ ORDER = [
     "contract",
     "cancellation",
     "shares",
+    "computing",
     "suspension",
     "events",
     "poller",

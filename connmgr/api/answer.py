@@ -13,11 +13,11 @@ from typing import Any
 
 import flask
 
+from connmgr.computing import give_way
 from connmgr.contract.message import Message, to_json
 from connmgr.engine.running import Result
 from connmgr.errors import InvalidRequest
 from connmgr.fs.listing import Listing
-from connmgr.shares import give_way
 
 LINES = "application/x-ndjson"
 """The media type of one JSON value per line."""

@@ -15,11 +15,11 @@ import marshmallow
 from werkzeug.http import parse_options_header
 
 from connmgr.api.json_pieces import PieceDecoder
+from connmgr.computing import REST, give_way
 from connmgr.contract.message import path_to_json
 from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
 from connmgr.fs.bodies import ArrivingBody
-from connmgr.shares import REST, give_way
 
 MAX_DEPTH = 32
 MAX_DIGITS = 400
@@ -31,7 +31,7 @@ LISTED_VALUES = 500_000
 """The same where a request lists connections, categories or files, and for the owner."""
 
 LARGE_BYTES = 64 * 1024
-"""Bodies above this size are parsed at their sender's pace (:class:`connmgr.shares.Pace`)."""
+"""Bodies above this size are parsed at their sender's pace (:class:`connmgr.computing.Pace`)."""
 
 HUGE_BYTES = 1024 * 1024
 HUGE_REST = 100.0

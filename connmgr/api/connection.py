@@ -34,6 +34,7 @@ from connmgr.api.refresh import NOTHING_INSIDE, look_inside
 from connmgr.api.running import EXAMPLE, OPENING
 from connmgr.api.selection import Wanted, each_elevated
 from connmgr.api.services import services
+from connmgr.computing import drained, in_pieces
 from connmgr.contract.connection import (
     ConnectionAddRequest,
     ConnectionAddResponse,
@@ -73,7 +74,6 @@ from connmgr.plugin import Deadline, Toggled, Tunnel
 from connmgr.processes import connected_to_own
 from connmgr.rights.actions import Action, changes_what_others_need, chooses_list, lends_agent, toggles
 from connmgr.secrets.principals import Lending
-from connmgr.shares import drained, in_pieces
 from connmgr.vault import Connection
 from connmgr.vault.batch import as_fields
 

@@ -15,6 +15,7 @@ from connmgr.api.body import describe
 from connmgr.api.context import caller, detail, part
 from connmgr.api.listeners import Move
 from connmgr.api.services import services
+from connmgr.computing import in_pieces
 from connmgr.contract.connection import (
     ConnectionAddRequest,
     ConnectionInfo,
@@ -43,7 +44,6 @@ from connmgr.rights.actions import (
 )
 from connmgr.rights.grant import ConnectionFacts
 from connmgr.secrets.principals import Access
-from connmgr.shares import in_pieces
 from connmgr.vault import Connection, connection_rows
 from connmgr.vault.connection_rows import placing, sealed_secrets
 from connmgr.vault.connections import Removed

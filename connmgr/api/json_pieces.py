@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from connmgr.shares import give_way
+from connmgr.computing import give_way
 
 PIECE = 32 * 1024
 """Most characters of a string that one call decodes."""

@@ -23,6 +23,7 @@ from connmgr.api.listeners import Listeners
 from connmgr.api.page_files import PageFiles
 from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
+from connmgr.computing import Computing, Pace, waiting
 from connmgr.errors import Busy, Stopping
 from connmgr.events import Events
 from connmgr.facts.gathering import Gatherer
@@ -43,7 +44,7 @@ from connmgr.runs.runs import Runs
 from connmgr.schedules.schedules import Schedules
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
-from connmgr.shares import Computing, MemoryShares, Pace, Queues, Shares, of_tokens, waiting
+from connmgr.shares import MemoryShares, Queues, Shares, of_tokens
 from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers
 from connmgr.terminals.terminals import Terminals

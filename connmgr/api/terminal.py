@@ -19,6 +19,7 @@ from connmgr.api.record import end_recorder
 from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, shown_waiting, with_words
 from connmgr.api.services import services
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
+from connmgr.computing import give_way
 from connmgr.contract.common import bytes_of
 from connmgr.contract.terminal import (
     RUNNING,
@@ -41,7 +42,6 @@ from connmgr.pipes.clients import Opening
 from connmgr.plugin import Pty
 from connmgr.rights.actions import Action, always
 from connmgr.rights.authorisation import Work
-from connmgr.shares import give_way
 from connmgr.shell.commands import state_of
 from connmgr.suspension import Suspended
 from connmgr.terminals.emulator.canvas import CURSOR

@@ -27,6 +27,7 @@ from connmgr import errors
 from connmgr.api.auth import Caller
 from connmgr.api.body import REFUSAL, Refusal
 from connmgr.api.context import CANCELLATION, CONTINUATION, HAND_OVER, PASSED, PEER_UID, ROOM
+from connmgr.computing import Computing, Rests, give_way, waiting
 from connmgr.daemon import parser
 from connmgr.daemon.departures import ClientCancellation, Departures, has_left
 from connmgr.daemon.parser import Bodies, RequestParser
@@ -34,7 +35,7 @@ from connmgr.daemon.passing import PassingSocket
 from connmgr.daemon.process import LARGE_BLOCK_BYTES, Garbage
 from connmgr.errors import Busy, TransferFailed
 from connmgr.fs.bodies import ArrivingBody
-from connmgr.shares import STRANGER, Computing, Rests, give_way, waiting
+from connmgr.shares import STRANGER
 from connmgr.suspension import Suspended
 
 IDLE_SECONDS = 120.0

@@ -20,6 +20,7 @@ from waitress.task import ThreadedTaskDispatcher
 
 from connmgr.api.auth import Caller
 from connmgr.api.services import STOPS
+from connmgr.computing import Computing, Rests
 from connmgr.daemon.channel import RECEIVING_REST, ClientChannel, SuspendedChannels
 from connmgr.daemon.departures import Departures
 from connmgr.daemon.parser import Bodies
@@ -27,7 +28,7 @@ from connmgr.daemon.passing import PassingSocket
 from connmgr.daemon.process import Garbage
 from connmgr.errors import StartupError
 from connmgr.processes import is_trusted, peer_uid
-from connmgr.shares import Computing, Rests, Shares, of_tokens
+from connmgr.shares import Shares, of_tokens
 
 QUICK_THREADS = 16
 """Threads in addition to the slots for slow requests, so that quick requests never wait for a slow one."""

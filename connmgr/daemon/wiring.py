@@ -17,6 +17,7 @@ from connmgr.api.record import ENDED, REQUIRED
 from connmgr.api.services import Counts, LargeAnswers, RequestSlots, Services
 from connmgr.audit.entry import CommandText, SubjectNames
 from connmgr.audit.log import FILE_NAME, AuditLog, chain_and_anchors
+from connmgr.computing import Computing, Pace
 from connmgr.daemon.ending import Ending
 from connmgr.daemon.files import AuthFile, read_api_key, read_metrics_token, replace_private
 from connmgr.daemon.process import CLOSE_SECONDS, Stop
@@ -47,7 +48,7 @@ from connmgr.schedules.schedules import Schedules
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
-from connmgr.shares import OUTPUT_BYTES, SCAN_SECONDS, SCANNING, SCANS, Computing, MemoryShares, Pace, Queues
+from connmgr.shares import OUTPUT_BYTES, SCAN_SECONDS, SCANNING, SCANS, MemoryShares, Queues
 from connmgr.shell.commands import Grounds
 from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Protocol
 
 from connmgr.cancellation import NEVER, Cancellation
+from connmgr.computing import give_way
 from connmgr.engine.envelope import Command, MarkedStream, Memory
 from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError
 from connmgr.plugin import Channel, Transport
-from connmgr.shares import give_way
 
 FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.02, 1.0
 """When a running command is first checked, and the interval of the checks after that.

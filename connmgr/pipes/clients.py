@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
+from connmgr.computing import Computing, Rests
 from connmgr.errors import BadFrame, ConnmgrError, InternalError, UpgradeRequired
 from connmgr.plugin import Deadline
-from connmgr.shares import Computing, Rests
 from connmgr.streams import frames
 from connmgr.streams.endpoints import Endpoint, Outbox, Outcome, Receiver
 from connmgr.streams.frames import MAX_FRAME_BYTES

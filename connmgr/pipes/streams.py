@@ -8,11 +8,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from connmgr.computing import Computing, Pace, Rests
 from connmgr.errors import ConnmgrError, ShellStopped, Stopping, StreamLimit, TokenRevoked
 from connmgr.pipes.clients import FRAMES_REST, WaitingClient
 from connmgr.pipes.remote import ProcessEndpoint
 from connmgr.plugin import Channel
-from connmgr.shares import Computing, Pace, Rests
 from connmgr.streams.loop import Loop
 from connmgr.streams.splice import Splice
 

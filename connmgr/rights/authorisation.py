@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from connmgr.computing import in_pieces
 from connmgr.contract.common import AwaitsApproval, CommandOptions
 from connmgr.contract.job import JobRequest
 from connmgr.contract.message import (
@@ -54,7 +55,6 @@ from connmgr.rights.rule import is_clean
 from connmgr.rights.rules import Decision, RequestedCommand, Rules, combined, not_too_free, of_parts, rule_of
 from connmgr.rights.scopes import ARGV, TERMINAL, TEXT
 from connmgr.rights.visibility import PlannedConnection, Visibility
-from connmgr.shares import in_pieces
 from connmgr.vault import Vault
 from connmgr.vault.connection_rows import sealed_secrets
 from connmgr.vault.names import elevation_of

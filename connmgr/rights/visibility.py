@@ -7,12 +7,12 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from connmgr.computing import in_pieces
 from connmgr.errors import ScopeDenied, UnknownCategory, UnknownConnection
 from connmgr.fields import Reference, secret_references
 from connmgr.plugin import AnyConnectionType, ConnectionType, Forward, Tunnel, ValidationError, Wrapper
 from connmgr.registry import Registry
 from connmgr.rights.grant import ConnectionFacts, Grant
-from connmgr.shares import in_pieces
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import Placing, placing, sealed_secrets
 from connmgr.vault.dependencies import complete_digest

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from connmgr import processes
 from connmgr.cancellation import NEVER, Cancellation
+from connmgr.computing import Switching
 from connmgr.contract.event import SHELL
 from connmgr.engine.envelope import Command
 from connmgr.engine.session import FairLock, Session
@@ -34,7 +35,7 @@ from connmgr.plugin import Deadline
 from connmgr.poller import Poller
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.shares import Switching, refused
+from connmgr.shares import refused
 from connmgr.shell.opening import PROBE_SECONDS, Shell, ShellOpener
 from connmgr.vault import Connection, Vault
 from connmgr.vault.names import base_of

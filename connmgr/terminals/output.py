@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from connmgr.shares import give_way, waiting
+from connmgr.computing import give_way, waiting
 from connmgr.terminals.emulator.screen import Screen, SkippedOutput, length_of_lines
 
 KEPT_BYTES = 2 << 20

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from connmgr.computing import give_way
 from connmgr.errors import RecordingFailed
 from connmgr.paths import CREATE
-from connmgr.shares import give_way, room
+from connmgr.shares import room
 
 SUFFIX = ".cast"
 FLUSH_SECONDS = 1.0

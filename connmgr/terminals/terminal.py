@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Protocol
 
+from connmgr.computing import give_way
 from connmgr.contract.terminal import CLOSED, EXITED, LOST, RUNNING
 from connmgr.engine.waiting import Lull, WaitingWork
 from connmgr.errors import Busy, ConnmgrError, ShellLost, TerminalEnded
@@ -22,7 +23,6 @@ from connmgr.pipes.clients import Client, Opening
 from connmgr.pipes.remote import RemoteProcess
 from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel
-from connmgr.shares import give_way
 from connmgr.streams import frames
 from connmgr.streams.loop import Timer
 from connmgr.streams.websocket import GOING_AWAY

@@ -22,8 +22,8 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from connmgr.computing import give_way, gives_way
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
-from connmgr.shares import give_way, gives_way
 from connmgr.vault import schema
 from connmgr.vault.database import Backend, Database, Fault, Kind, Listening
 

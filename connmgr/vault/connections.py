@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
+from connmgr.computing import in_pieces
 from connmgr.contract.common import MAX_LABELS
 from connmgr.errors import (
     IntegrityError,
@@ -24,7 +25,6 @@ from connmgr.errors import (
     VaultUnavailable,
 )
 from connmgr.secrets.vault_key import VaultKey
-from connmgr.shares import in_pieces
 from connmgr.vault import connection_rows, dependencies
 from connmgr.vault.connection_rows import Connection, carriers, dependents
 from connmgr.vault.database import Database

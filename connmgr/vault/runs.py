@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from connmgr.computing import give_way
 from connmgr.contract.run import (
     DONE,
     ENDED,
@@ -40,7 +41,7 @@ from connmgr.contract.run import (
 )
 from connmgr.errors import IntegrityError, KeyReused, RunEnded, RunLimit, RunUnderWay, UnknownRun
 from connmgr.secrets.sealing import Box
-from connmgr.shares import give_way, of_tokens, refused
+from connmgr.shares import of_tokens, refused
 from connmgr.vault.database import Database
 from connmgr.vault.jobs import ENDED as JOB_ENDED
 from connmgr.vault.principal_rows import put_meta

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.sql.operators import custom_op
 
+from connmgr.computing import in_pieces
 from connmgr.secrets.vault_key import VaultKey
-from connmgr.shares import in_pieces
 from connmgr.vault import category_rows, names
 from connmgr.vault import where as conditions
 from connmgr.vault.database import Database

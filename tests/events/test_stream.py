@@ -17,10 +17,10 @@ import pytest
 from connmgr.api import listeners
 from connmgr.api.auth import Caller
 from connmgr.api.listeners import LinesClient, Listener, Listeners
+from connmgr.computing import Computing, Pace, Rests
 from connmgr.events import Events, Happening
 from connmgr.pipes.streams import Streams
 from connmgr.secrets.principals import Access
-from connmgr.shares import Computing, Pace, Rests
 from tests.api.wire import add, client_of, talk, token_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon

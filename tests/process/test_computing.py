@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 import pytest
 
 from connmgr.api.services import RequestSlots
-from connmgr.pipes.streams import Streams
-from connmgr.shares import (
+from connmgr.computing import (
     CROWD,
     CROWDED_SECONDS,
     Computing,
@@ -25,6 +24,7 @@ from connmgr.shares import (
     in_pieces,
     waiting,
 )
+from connmgr.pipes.streams import Streams
 from connmgr.suspension import Continuation, Suspended
 from tests.deadlines import DEADLINE_SECONDS
 

@@ -16,13 +16,14 @@ import pytest
 from connmgr.api.auth import Caller
 from connmgr.api.context import HAND_OVER
 from connmgr.api.services import STOPS
+from connmgr.computing import Computing, Rests
 from connmgr.daemon import channel, parser, server
 from connmgr.daemon.parser import Bodies
 from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, Threads, bind, url_of
 from connmgr.errors import StartupError
 from connmgr.fs.bodies import BlobSpool
 from connmgr.secrets.principals import Access
-from connmgr.shares import Computing, Rests, Shares, of_tokens
+from connmgr.shares import Shares, of_tokens
 from tests.deadlines import eventually, eventually_raises
 
 Application = Callable[..., Iterable[bytes]]

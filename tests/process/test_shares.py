@@ -22,12 +22,13 @@ from connmgr.api import body
 from connmgr.api.services import LARGE_ANSWER_BYTES, LargeAnswers
 from connmgr.cancellation import Cancellation
 from connmgr.client import ClientError
+from connmgr.computing import REST, Pace
 from connmgr.daemon.channel import ENDED_SECONDS
 from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
 from connmgr.errors import Busy, CommandCancelled, InvalidRequest
 from connmgr.fields import Text
 from connmgr.paths import socket_of
-from connmgr.shares import REST, SCAN_SECONDS, SCANNING, SCANS, Held, MemoryShares, Pace, Queues, Shares, room
+from connmgr.shares import SCAN_SECONDS, SCANNING, SCANS, Held, MemoryShares, Queues, Shares, room
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal

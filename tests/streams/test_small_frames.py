@@ -15,8 +15,8 @@ from wsproto.events import BytesMessage, CloseConnection
 
 from connmgr.api import stream_endpoint
 from connmgr.api.stream_endpoint import HAND_OVER, UPGRADE_REST
+from connmgr.computing import REST, Computing, Rests
 from connmgr.pipes.clients import FRAMES_AT_ONCE, SMALL_FRAME_BYTES, Opening, WebSocket
-from connmgr.shares import REST, Computing, Rests
 from connmgr.streams.loop import Loop
 from tests.api.wire import LOCAL, token_of
 from tests.daemon import Daemon

@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from connmgr.computing import Computing, Pace
 from connmgr.contract.terminal import EXITED
 from connmgr.links.table import LinkTable
 from connmgr.pipes.streams import Streams
 from connmgr.plugin import Pty
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.shares import Computing, Pace
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminal import Terminal
 from connmgr.terminals.terminals import TerminalLimits, Terminals, TerminalSpec

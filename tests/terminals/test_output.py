@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connmgr.api.auth import MAX_TICKETS, TICKET_SECONDS, Caller, Tickets
+from connmgr.computing import Computing, Pace
 from connmgr.contract.terminal import RUNNING
 from connmgr.errors import InvalidToken, RecordingFailed
 from connmgr.links.link import Lease
 from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel
 from connmgr.secrets.principals import Access
-from connmgr.shares import Computing, Pace
 from connmgr.terminals.emulator.screen import Screen
 from connmgr.terminals.output import BACKLOG_BYTES, Ring, TerminalOutput
 from connmgr.terminals.recording import DAY_SECONDS, STEP_BYTES, Recording, Recordings

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from connmgr.computing import Computing
 from connmgr.errors import ConnmgrError, StartupError, VaultUnavailable
 from connmgr.secrets.vault_key import VaultKey
-from connmgr.shares import Computing
 from connmgr.vault import Vault, VaultLock, backends, open_database, schema
 from connmgr.vault.schema import meta
 from tests.deadlines import DEADLINE_SECONDS
