@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
 import shutil
-import signal
 import stat
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +28,8 @@ from connmgr.ansible_inventory import (
 )
 from connmgr.contract.inventory import GROUP
 from connmgr.errors import InventoryFailed
+from connmgr.plugin import Deadline
+from connmgr.plugin.outside import Unanswered, run_program
 from connmgr.processes import environment_of_programs
 
 MAX_BYTES = 64 << 20
@@ -46,7 +43,6 @@ LONGEST = 255
 MAX_GROUPS = 48
 """Most groups of a host that become labels; connections have at most 64 of them, some of which are people's."""
 
-COMPLAINT_BYTES = 2000
 COMPLAINT = 500
 """How many characters of the end of a program's complaint are told."""
 
@@ -69,7 +65,7 @@ class HostSource:
         if self.file is not None:
             return _content(Path(self.file).expanduser())
         if self.command is not None:
-            return _printed([*self.command], seconds)
+            return _printed(self.command, seconds)
         beside = str(Path(sys.executable).parent)
         program = shutil.which(ANSIBLE) or shutil.which(ANSIBLE, path=beside)
         if program is None:
@@ -171,68 +167,26 @@ def _content(path: Path) -> str:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InventoryFailed(f"{path} cannot be read on the daemon's machine: {error.strerror}.") from None
-    return _decoded(content, str(path))
-
-
-def _decoded(content: bytes, name: str) -> str:
     if len(content) > MAX_BYTES:
-        raise InventoryFailed(f"{name} says more than {MAX_BYTES >> 20} MiB.")
+        raise InventoryFailed(f"{path} says more than {MAX_BYTES >> 20} MiB.")
     return content.decode(errors="replace")
 
 
-def _printed(argv: list[str], seconds: float) -> str:
+def _printed(argv: Sequence[str], seconds: float) -> str:
     """Return what a program prints; it and its children are ended where it takes too long or prints too much."""
-    environment = environment_of_programs()
     # By default it goes on where a source cannot be read, with fewer hosts or none.
-    environment["ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED"] = "true"
+    environment = environment_of_programs() | {"ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true"}
+    name = argv[0]
     try:
-        process = subprocess.Popen(  # noqa: S603 - the owner's own program
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=environment,
-        )
-    except OSError as error:
-        raise InventoryFailed(f"{argv[0]} cannot be run on the daemon's machine: {error.strerror}.") from None
-    try:
-        output, complaint = _read(process, argv[0], time.monotonic() + seconds, seconds)
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
-    if process.returncode:
-        printed = " ".join(complaint.decode(errors="replace").split())
+        said = run_program(argv, Deadline(seconds), environment=environment, limit=MAX_BYTES, directory=".")
+    except Unanswered as why:
+        if why.late:
+            raise InventoryFailed(f"{name} took longer than {seconds:g} s and was ended: raise the timeout.") from None
+        if isinstance(why.__cause__, OSError):
+            raise InventoryFailed(f"{name} cannot be run on the daemon's machine: {why.__cause__.strerror}.") from None
+        raise InventoryFailed(f"{name} printed more than {MAX_BYTES >> 20} MiB and was ended.") from None
+    if said.code:
+        printed = " ".join(said.complaint.decode(errors="replace").split())
         more = f": {printed[-COMPLAINT:]}" if printed else "."
-        raise InventoryFailed(f"{argv[0]} exited with {process.returncode}{more}")
-    return _decoded(output, argv[0])
-
-
-def _read(process: subprocess.Popen[bytes], name: str, deadline: float, seconds: float) -> tuple[bytes, bytes]:
-    """Return what the process prints until it has ended, and the end of what it complains."""
-    output, complaint = bytearray(), bytearray()
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ, output)  # type: ignore[arg-type]
-        selector.register(process.stderr, selectors.EVENT_READ, complaint)  # type: ignore[arg-type]
-        late = InventoryFailed(f"{name} took longer than {seconds:g} s and was ended: raise the timeout.")
-        while selector.get_map():
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise late
-            for key, _ in ready:
-                piece = os.read(key.fd, 1 << 16)
-                if not piece:
-                    selector.unregister(key.fileobj)
-                key.data.extend(piece)
-            del complaint[:-COMPLAINT_BYTES]
-            if len(output) > MAX_BYTES:
-                raise InventoryFailed(f"{name} printed more than {MAX_BYTES >> 20} MiB and was ended.")
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise late from None
-    return bytes(output), bytes(complaint)
+        raise InventoryFailed(f"{name} {said.ending}{more}")
+    return said.output.decode(errors="replace")
