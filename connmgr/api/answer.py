@@ -152,11 +152,7 @@ def _is_small(value: Any) -> bool:
 
 def _is_large(value: Any) -> bool:
     """Whether ``value`` may be more than a piece, by what is in it one level deep."""
-    if isinstance(value, str):
-        return len(value) >= PIECE_CHARACTERS
-    if isinstance(value, dict):
-        return any(map(_is_long, value.values()))
-    return isinstance(value, list | tuple) and len(value) > LONG
+    return any(map(_is_long, value.values() if isinstance(value, dict) else [value]))
 
 
 def _is_long(value: Any) -> bool:
