@@ -225,7 +225,7 @@ def listing_pieces(bursts: Iterable[Sequence[Message]]) -> Iterator[bytes]:
     yield b"]}\n" if lead == "," else b'{"entries":[]}\n'
 
 
-def as_result(result: Result, encoding: str, *, restarted: bool = False) -> flask.Response:
+def as_result(result: Result, encoding: str, *, restarted: bool) -> flask.Response:
     """Return the response with ``result``'s exit code and output, as text or in base64."""
     pieces = _result_pieces(result, _base64_pieces if encoding == "base64" else _text_pieces, restarted=restarted)
     whole = len(result.stdout) + len(result.stderr) <= WHOLE_BYTES

@@ -188,9 +188,7 @@ def _wants_lines() -> bool:
     return 0 < qualities[LINES] >= qualities[JSON]
 
 
-def _live_response(
-    running: RunningCommand, encoding: str, *, restarted: bool = False, begins: bool = False
-) -> flask.Response:
+def _live_response(running: RunningCommand, encoding: str, *, restarted: bool, begins: bool) -> flask.Response:
     """Return the response with the output of ``running`` as it comes, and its exit code or error.
 
     If the shell was ``restarted``, or the command ``begins`` while its input is yet to come, the first line says so.

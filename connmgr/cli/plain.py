@@ -236,7 +236,7 @@ class Names:
         ]
 
 
-def run_to_end(command: Stream, name: str, over: Callable[[], None] = lambda: None) -> int:
+def run_to_end(command: Stream, name: str, over: Callable[[], None]) -> int:
     """Write the output of a command on the connection ``name`` as it comes, and return its exit code.
 
     ``over`` is called before the first byte of output.

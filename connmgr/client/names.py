@@ -255,14 +255,14 @@ def _no_match(
     return f"{problem}{hint} `connmgr ls` lists them."
 
 
-def require_unique(candidates: list[Name], name: str, noun: str = "connection") -> list[Name]:
+def require_unique(candidates: list[Name], name: str) -> list[Name]:
     """Return ``candidates``; raise ``unknown_connection`` with the candidates if ``name`` means several."""
     if len(candidates) < 2:
         return candidates
     lines = sorted(f"  {candidate.id}  {visible(full_path(candidate))}" for candidate in candidates)[:MAX_CANDIDATES]
     if len(candidates) > len(lines):
         lines.append(f"  and {len(candidates) - len(lines)} more")
-    message = f"{name!r} is the name of {len(candidates)} {noun}s; write the category before it, or the uuid:"
+    message = f"{name!r} is the name of {len(candidates)} connections; write the category before it, or the uuid:"
     raise ClientError("\n".join([message, *lines]), UNKNOWN, 0)
 
 
@@ -277,9 +277,7 @@ def _unknown(
     return ClientError(f"{problem}{hint}{listing}", UNKNOWN, 0)
 
 
-def suggest(
-    word: str, names: Sequence[Name], accepts: Callable[[Name], bool] = lambda _: True, *, patterns: bool = False
-) -> str:
+def suggest(word: str, names: Sequence[Name], accepts: Callable[[Name], bool], *, patterns: bool = False) -> str:
     """Return a sentence, after a blank, with those of ``names`` that are most like ``word``; ``""`` if none is.
 
     ``names`` are all connections, of which only those that ``accepts`` accepts are suggested, each by a text that means

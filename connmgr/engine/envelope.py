@@ -131,7 +131,7 @@ class Command:
 
 
 def build_envelope(
-    dialect: Dialect, command: Command, nonce: str, cookie: str, interpreter: Interpreter | None = None
+    dialect: Dialect, command: Command, nonce: str, cookie: str, interpreter: Interpreter | None
 ) -> bytes:
     """Return the line that runs ``command`` in a subshell of the supervisor and reports how it ended.
 
@@ -189,7 +189,7 @@ def build_plain_envelope(command: Command, nonce: str, cookie: str) -> bytes | N
 
 
 def enter_directory(
-    dialect: Dialect, directory: bytes, nonce: str, envelope: bytes, command: Command, *, anew: bool = False
+    dialect: Dialect, directory: bytes, nonce: str, envelope: bytes, command: Command, *, anew: bool
 ) -> bytes:
     """Return a line that moves the supervisor into ``directory`` and runs the ``envelope`` of ``command`` there, or
     reports that it is gone.

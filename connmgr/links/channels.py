@@ -57,8 +57,8 @@ def open_on_link(
     access: Access,
     open: Open,
     timeout: float,
-    cancellation: Cancellation = NEVER,
-    ground: Ground | None = None,
+    cancellation: Cancellation,
+    ground: Ground | None,
 ) -> tuple[Lease, Channel]:
     """Lease a link and call ``open`` within ``timeout`` seconds; return the lease and the channel.
 

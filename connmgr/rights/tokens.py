@@ -188,7 +188,7 @@ class Grants:
         self._tell("renewed", grant)
         return changed, grant
 
-    def learn(self, rules: Mapping[str, Mapping[str, Any]], approval: str, seconds: float = 0) -> None:
+    def learn(self, rules: Mapping[str, Mapping[str, Any]], approval: str, seconds: float) -> None:
         """Give each token, by its id, the rule of an ``approval`` for ``seconds``, in place of an earlier one of it.
 
         Without ``seconds`` the rules that it has given are taken back.

@@ -94,7 +94,7 @@ def begin_command(
     timeout: float,
     cancellation: Cancellation,
     *,
-    start: bool = False,
+    start: bool,
     fresh: bool = False,
     ground: Ground | None = None,
     admits: Callable[[], None] | None = None,

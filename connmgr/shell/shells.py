@@ -310,7 +310,7 @@ class ShellTable:
         )
         return admitted_connections(running, access)
 
-    def lately_admitted(self, connections: Iterable[str], access: Access, session: str | None = None) -> set[str]:
+    def lately_admitted(self, connections: Iterable[str], access: Access, session: str | None) -> set[str]:
         """Return those of :meth:`admitted` that are known without reading anything: used a moment ago."""
         return {
             connection
