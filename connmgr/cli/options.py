@@ -127,6 +127,12 @@ def read_assignments(words: Sequence[str], hint: str) -> dict[str, str]:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+def states_option(lead: str, states: Sequence[str]) -> Callable[[Command], Command]:
+    """Return the option ``--state``, the argument ``states``; its help begins with ``lead``, such as "Only jobs"."""
+    text = f"{lead} in this state: {', '.join(states)}. May be given several times."
+    return click.option("--state", "states", metavar="STATE", type=click.Choice(states), multiple=True, help=text)
+
+
 def setting_options(*names: str) -> Callable[[Command], Command]:
     """Give a command the options of the settings ``names``, or of all settings, and ``--config``.
 

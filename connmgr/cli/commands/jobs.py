@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED, NOT_FOUND, NOT_RUN, TIMED_OUT, ExecCommand, Failure
-from connmgr.cli.options import Group
+from connmgr.cli.options import Group, states_option
 from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, print_list, print_table, tell_waiting
 from connmgr.cli.plain import ensure_shell
 from connmgr.cli.selection import MAX_COMPLETIONS, ConnectionName, Selection, offers, on_matching
@@ -68,14 +68,7 @@ def job() -> None:
 
 @job.command(name="ls")
 @click.argument("pattern", metavar="[GLOB]", default="*")
-@click.option(
-    "--state",
-    "states",
-    metavar="STATE",
-    type=click.Choice(STATES),
-    multiple=True,
-    help=f"Only jobs in this state: {', '.join(STATES)}. May be given several times.",
-)
+@states_option("Only jobs", STATES)
 @click.option("--all", "everyone", is_flag=True, help="Also the jobs that tokens, such as agents', have started.")
 @json_option
 def ls(pattern: str, states: tuple[str, ...], *, everyone: bool, as_json: bool) -> None:

@@ -19,7 +19,7 @@ import click
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED, INTERRUPTED, NOT_FOUND, Failure
 from connmgr.cli.fan_out import Gathered
-from connmgr.cli.options import Group, WithCommand, read_assignments
+from connmgr.cli.options import Group, WithCommand, read_assignments, states_option
 from connmgr.cli.output import (
     Duration,
     ago,
@@ -272,12 +272,7 @@ def _input(*, reads: bool, leaves: bool) -> dict[str, str]:
 
 
 def what_runs(
-    words: tuple[str, ...],
-    *,
-    script: str | None,
-    as_argv: bool,
-    saved: str | None,
-    facts: tuple[str, ...] = (),
+    words: tuple[str, ...], *, script: str | None, as_argv: bool, saved: str | None, facts: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the members of a request that say what runs, by the words after ``--``."""
     if facts:
@@ -320,14 +315,7 @@ _run_argument = click.argument("name", metavar="RUN")
 
 
 @run.command(name="ls")
-@click.option(
-    "--state",
-    "states",
-    metavar="STATE",
-    type=click.Choice([*UNDER_WAY, *ENDED]),
-    multiple=True,
-    help=f"Only runs in this state: {', '.join((*UNDER_WAY, *ENDED))}. May be given several times.",
-)
+@states_option("Only runs", (*UNDER_WAY, *ENDED))
 @json_option
 def ls(states: tuple[str, ...], *, as_json: bool) -> None:
     """List runs, the newest first."""
@@ -347,14 +335,7 @@ def ls(states: tuple[str, ...], *, as_json: bool) -> None:
 
 @run.command(name="show")
 @_run_argument
-@click.option(
-    "--state",
-    "states",
-    metavar="STATE",
-    type=click.Choice(TARGET_STATES),
-    multiple=True,
-    help=f"List the targets in this state: {', '.join(TARGET_STATES)}. May be given several times.",
-)
+@states_option("List the targets", TARGET_STATES)
 @json_option
 def show(name: str, states: tuple[str, ...], *, as_json: bool) -> None:
     """Show a run, and its targets in some states; by default those that did not succeed."""
@@ -439,14 +420,7 @@ def stop(name: str, *, kill: bool) -> None:
 
 @run.command(name="retry")
 @_run_argument
-@click.option(
-    "--state",
-    "states",
-    metavar="STATE",
-    type=click.Choice(RETRIED),
-    multiple=True,
-    help=f"Only targets in this state: {', '.join(RETRIED)}. May be given several times.",
-)
+@states_option("Only targets", RETRIED)
 @click.option("--detach", is_flag=True, help="Print the new run's uuid, and do not wait for its end.")
 @json_option
 def retry(name: str, states: tuple[str, ...], *, detach: bool, as_json: bool) -> None:
