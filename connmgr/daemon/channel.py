@@ -492,13 +492,20 @@ class ClientChannel(HTTPChannel):
         if until is None:
             allowed = INFLOW_SECONDS + request.body_bytes_received / INFLOW_BYTES_PER_SECOND - request.awaited
             began = time.monotonic()
-            data: bytes | None = self._next_data(min(allowed, INFLOW_SECONDS))
+            data = self._next_data(partial(self._comes_within, min(allowed, INFLOW_SECONDS)))
             request.awaited += time.monotonic() - began
+            if data is None:
+                if self.caller is not None:
+                    self.caller.require_valid()
+                raise TransferFailed(
+                    f"The request's body came too slowly: it needs {INFLOW_BYTES_PER_SECOND // 1024} KiB/s on average, "
+                    f"without a pause of {INFLOW_SECONDS:g} s."
+                )
         else:
             # The input of a running command comes when it comes.
-            data = self._next_data_until(until)
-        if data is None:
-            return False
+            data = self._next_data(partial(_comes_before, until))
+            if data is None:
+                return False
         if not data:
             raise TransferFailed("The request ended before its body did.")
         with self._receiving:
@@ -509,12 +516,8 @@ class ClientChannel(HTTPChannel):
             self.received(rest)
         return True
 
-    def _next_data(self, timeout: float) -> bytes:
-        """Wait up to ``timeout`` seconds for the client's next data and return it; empty at the end.
-
-        :raises TransferFailed: none came.
-        :raises ConnmgrError: none came, and the client's token has ended.
-        """
+    def _next_data(self, comes: Callable[[select.poll], bool]) -> bytes | None:
+        """Return the client's next data, empty at the end; None if ``comes``, which waits for it, returns False."""
         receiving = self.socket
         poll = select.poll()
         try:
@@ -522,52 +525,24 @@ class ClientChannel(HTTPChannel):
                 return b""
             poll.register(receiving, select.POLLIN)
             with waiting():
-                has_come = self._comes(poll, timeout)
+                has_come = comes(poll)
             if not has_come:
-                if self.caller is not None:
-                    self.caller.require_valid()
-                raise TransferFailed(
-                    f"The request's body came too slowly: it needs {INFLOW_BYTES_PER_SECOND // 1024} KiB/s on average, "
-                    f"without a pause of {INFLOW_SECONDS:g} s."
-                )
+                return None
+            data: bytes = receiving.recv(UPLOAD_BYTES)
         except (OSError, ValueError):
             return b""
-        return self._received_now(receiving)
+        self.last_activity = time.time()
+        return data
 
-    def _comes(self, poll: select.poll, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds, or until the client's token has ended; return whether data has come."""
-        until = time.monotonic() + timeout
+    def _comes_within(self, seconds: float, poll: select.poll) -> bool:
+        """Wait up to ``seconds``, or until the client's token has ended; return whether data has come."""
+        until = time.monotonic() + seconds
         while True:
             left = until - time.monotonic()
             if poll.poll(min(POLL_SECONDS, max(0.0, left)) * 1000):
                 return True
             if left <= 0 or self.has_ended_token:
                 return False
-
-    def _next_data_until(self, stop: int) -> bytes | None:
-        """Wait for the client's next data and return it; empty at the end, None if ``stop`` is readable before."""
-        receiving = self.socket
-        poll = select.poll()
-        try:
-            if receiving is None:
-                return b""
-            poll.register(receiving, select.POLLIN)
-            poll.register(stop, select.POLLIN)
-            with waiting():
-                happened = poll.poll()
-            if any(descriptor == stop for descriptor, _ in happened):
-                return None
-        except (OSError, ValueError):
-            return b""
-        return self._received_now(receiving)
-
-    def _received_now(self, receiving: Any) -> bytes:
-        try:
-            data: bytes = receiving.recv(UPLOAD_BYTES)
-        except (OSError, ValueError):
-            return b""
-        self.last_activity = time.time()
-        return data
 
     # A response is sent, by the thread that makes it as far as the client reads, by the main thread for the rest.
 
@@ -733,6 +708,12 @@ class ClientChannel(HTTPChannel):
                 request.close()
         self.server.leave(self)
         super().handle_close()
+
+
+def _comes_before(stop: int, poll: select.poll) -> bool:
+    """Wait until there is something to read; return False if ``stop`` is readable before."""
+    poll.register(stop, select.POLLIN)
+    return all(descriptor != stop for descriptor, _ in poll.poll())
 
 
 def _has_data(connection: socket.socket | None) -> bool:
