@@ -71,6 +71,15 @@ class Call:
         seconds = error.retry_after or RETRY_SECONDS
         return self.left() >= seconds + SPARE_SECONDS and not self.cancelled.wait(seconds)
 
+    def waits(self, seconds: float, longest: float) -> Iterator[float]:
+        """Yield how long each request may wait, at most ``longest``: once, and again until ``seconds`` are over."""
+        until = time.monotonic() + min(seconds, self.left())
+        while True:
+            wait = max(0.0, min(longest, until - time.monotonic()))
+            yield wait
+            if wait == 0 or self.cancelled.is_set():
+                return
+
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
         """Lend a client to the calling thread; its requests end with the call."""

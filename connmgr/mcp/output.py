@@ -147,13 +147,11 @@ class Following:
 
     def wait(self, seconds: float) -> None:
         """Return when the job has ended or waits for input, or after ``seconds``; its last line becomes progress."""
-        until = time.monotonic() + min(seconds, self._call.left())
-        self._client.answer_by(min(until + GRACE_SECONDS, time.monotonic() + self._call.left()))
-        while True:
-            left = until - time.monotonic()
-            self._look(max(0.0, min(LOOK_SECONDS, left)))
+        self._client.answer_by(time.monotonic() + min(seconds + GRACE_SECONDS, self._call.left()))
+        for wait in self._call.waits(seconds, LOOK_SECONDS):
+            self._look(wait)
             # Background processes may hold the output open after the job's end.
-            if self.last.state in ENDED or self.last.waiting is not None or left <= 0 or self._call.cancelled.is_set():
+            if self.last.state in ENDED or self.last.waiting is not None:
                 return
             self._call.news = self._line or f"The command is {self.last.state}."
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import partial
@@ -168,12 +167,9 @@ def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: fl
     size = job.output(max_bytes=MIN_BYTES)
     stdout = size.stdout_size if offsets[0] is None else offsets[0]
     stderr = size.stderr_size if offsets[1] is None else offsets[1]
-    until = time.monotonic() + min(wait, call.left())
-    while True:
-        seconds = max(0.0, min(LOOK_SECONDS, until - time.monotonic()))
+    for seconds in call.waits(wait, LOOK_SECONDS):
         output = call.persist(partial(job.output, stdout, stderr, wait=seconds, max_bytes=most), is_transient)
-        has_news = output.stdout or output.stderr or output.ended or output.waiting
-        if has_news or seconds == 0 or call.cancelled.is_set():
+        if output.stdout or output.stderr or output.ended or output.waiting:
             break
         call.news = f"The command is {output.state}."
     pieces = [piece if output.ended else whole_end(piece) for piece in (output.stdout, output.stderr)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -222,14 +221,13 @@ def stop_run(
 
 
 def _wait(call: Call, client: Client, run: str, seconds: float) -> RunInfo:
-    until = time.monotonic() + min(seconds, call.left())
-    while True:
-        left = max(0.0, min(POLL_SECONDS, until - time.monotonic()))
-        info = call.persist(partial(client.runs.wait, run, left), is_transient)
+    for wait in call.waits(seconds, POLL_SECONDS):
+        info = call.persist(partial(client.runs.wait, run, wait), is_transient)
         counts = ", ".join(f"{number} {state}" for state, number in info.counts.items() if number)
         call.news = f"The run is {info.state}: {counts}."
-        if info.state in ENDED or left == 0 or call.cancelled.is_set():
-            return info
+        if info.state in ENDED:
+            break
+    return info
 
 
 def _follow(call: Call, client: Client, run: str, seconds: float, most: int) -> RunOnMany:
