@@ -10,6 +10,6 @@ chunk() {
 chunks() {
   while read -r n && [ "$n" != 0 ]; do
     chunk "$n" || exit
-    [ "$exact" ] || say ok >&5
+    [ "$exact" ] || say ok >&5 || exit
   done
 }

@@ -4,9 +4,13 @@
 set +aefuvxC
 # shellcheck disable=SC3044
 case ${BASH_VERSION-} in ?*) ! command -v shopt >/dev/null || shopt -u failglob nullglob nocaseglob nocasematch;; esac
+# A shell that can open too little takes what it cannot open for what does not exist, or is not permitted. POSIX has 20
+# descriptors at least; each redirection keeps what was there before under a number from 10 on.
+({ { { :; } </dev/null 2>&1; } </dev/null 2>&1; } </dev/null 2>&1) ||
+  { (exec >&2; echo "too few files may be open at a time (ulimit -n)"); exit; }
 cd /
-run() { f=$1 mark=$2; shift 2; ("$f" "$@") </dev/null; printf '%s over %s\n' "$mark" $?; }
-feed() { f=$1 mark=$2; shift 2; ("$f" "$@") || exit; printf '%s over 0\n' "$mark"; }
+run() { f=$1 mark=$2; shift 2; ("$f" "$@") </dev/null; printf '%s over %s\n' "$mark" $? || exit; }
+feed() { f=$1 mark=$2; shift 2; ("$f" "$@") || exit; printf '%s over 0\n' "$mark" || exit; }
 newline='
 '
 while IFS= read -r line; do
