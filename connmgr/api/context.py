@@ -104,6 +104,9 @@ class RequestContext:
     resources: ExitStack = field(default_factory=ExitStack)
     """Context managers to close when the answer is sent."""
 
+    slot: ExitStack = field(default_factory=ExitStack)
+    """Holds its slot, if it has one; closed with the resources, or before."""
+
     loan: Loan | None = None
     """The loan of secrets by which it has used a connection."""
 

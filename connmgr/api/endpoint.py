@@ -221,7 +221,8 @@ class Endpoint:
             if concerned:
                 request = _resume_or_wait(context.continuation, lambda: self._authorise(daemon, context, request))
             if self.waits:
-                resources.enter_context(daemon.slots.taken(context.holder, stops=self.stops))
+                resources.enter_context(context.slot)
+                context.slot.enter_context(daemon.slots.taken(context.holder, stops=self.stops))
                 if not self.stops:
                     # It may have waited, behind the client's earlier request or for an approval.
                     require_client()

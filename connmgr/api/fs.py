@@ -12,6 +12,7 @@ from connmgr import errors
 from connmgr.api.answer import as_listing, as_pieces
 from connmgr.api.context import (
     PASSED,
+    RequestContext,
     caller,
     cancellation,
     detail,
@@ -200,13 +201,28 @@ def read(request: ReadRequest) -> flask.Response:
 
 def content_of(request: PathRequest) -> flask.Response:
     """Return the content of the file that ``request`` names, as the answer of :func:`read`."""
-    resources = request_context().resources
-    reading = FileReader(resources.enter_context(place_of(request)), request.path)
-    resources.callback(reading.close)
-    response = as_pieces(while_valid(reading), "application/octet-stream")
+    context = request_context()
+    reading = FileReader(context.resources.enter_context(place_of(request)), request.path)
+    context.resources.callback(reading.close)
+    response = as_pieces(_without_slot_at_last(while_valid(reading), reading.size, context), "application/octet-stream")
     response.content_length = reading.size
     detail(bytes=reading.size)
     return response
+
+
+def _without_slot_at_last(pieces: Iterator[bytes], size: int, context: RequestContext) -> Iterator[bytes]:
+    """Yield ``pieces``, ``size`` bytes in all; give the slot of the request ``context`` back before the last one.
+
+    A client that has read all that the length promised may send its next request before this one is over, and with the
+    slot still taken would be told that the daemon is busy.
+    """
+    if not size:
+        context.slot.close()
+    for piece in pieces:
+        size -= len(piece)
+        if not size:
+            context.slot.close()
+        yield piece
 
 
 def _read_into_passed(request: ReadRequest) -> flask.Response:

@@ -182,6 +182,17 @@ def test_a_client_that_leaves_during_a_download_frees_its_slot_and_the_process(
         eventually_equal(lambda: len(children(daemon)), before, "the process of a download lives on")
 
 
+@pytest.mark.parametrize("size", [0, 100, 3 * MEBIBYTE])
+def test_a_client_that_has_the_whole_file_finds_its_slot_free(
+    start_daemon: StartDaemon, tmp_path: Path, size: int
+) -> None:
+    caller = Caller(start_daemon("--threads", "1"))
+    caller.start()
+    (tmp_path / "file").write_bytes(bytes(size))
+    answers = [caller.read(tmp_path / "file") for _ in range(20)]
+    assert [(answer.status, len(answer.body)) for answer in answers] == [(200, size)] * 20
+
+
 def test_a_file_that_shrinks_ends_the_connection_early(caller: Caller, tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         file.truncate(64 * MEBIBYTE)
