@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import anyio
 import anyio.to_thread
 import pytest
 
@@ -27,26 +28,41 @@ ANSWER_SECONDS = DEADLINE_SECONDS / 2
 """More than an answer takes on a busy machine, and less than without the limits that the tests set or look at."""
 
 
+@contextmanager
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give up within seconds, for the block alone: on a busy machine an answer that comes may take as long."""
+    with monkeypatch.context() as patched:
+        patched.setattr(output, "GRACE_SECONDS", 0.5)
+        patched.setattr(calls, "WORK_SECONDS", 3.0)
+        patched.setattr(calls, "PROGRESS_SECONDS", 0.5)
+        patched.setattr(tool, "ANSWER_SECONDS", 4.0)
+        yield
+
+
+@contextmanager
+def silenced(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stop the process of ``daemon`` for the block, in which the bridge is :func:`impatient`."""
+    with impatient(monkeypatch):
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_daemon_that_answers_no_more_holds_up_no_answer(
     own_daemon: Daemon, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "GRACE_SECONDS", 0.5)
-    monkeypatch.setattr(calls, "WORK_SECONDS", 3.0)
-    monkeypatch.setattr(tool, "ANSWER_SECONDS", 4.0)
-
     async def work(agent: Agent) -> None:
         job = (await agent.call("run_command", **LOCAL, command="read x; echo $x", openStdin=True, wait=0))["job"]
-        os.kill(own_daemon.pid, signal.SIGSTOP)
-        try:
+        with silenced(own_daemon, monkeypatch):
             began = time.monotonic()
             told = await agent.client.call_tool("run_command", {**LOCAL, "command": "true"})
             assert told.is_error
             assert 2.0 < time.monotonic() - began < ANSWER_SECONDS
             followed = await agent.call("read_job", job=job, wait=1)
             assert (followed["state"], followed["stale"]) == ("unknown", True)
-        finally:
-            os.kill(own_daemon.pid, signal.SIGCONT)
         await agent.call("write_stdin", job=job, text="on\n", eof=True)
         assert (await agent.call("read_job", job=job, wait=20))["stdout"] == "on\n"
 
@@ -56,21 +72,15 @@ def test_a_daemon_that_answers_no_more_holds_up_no_answer(
 def test_a_start_whose_answer_was_lost_is_found_again(
     own_daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "WORK_SECONDS", 3.0)
-    monkeypatch.setattr(tool, "ANSWER_SECONDS", 4.0)
     command = {**LOCAL, "command": f"echo once >>{tmp_path}/runs; sleep 0.2"}
 
     async def work(agent: Agent) -> None:
         await agent.call("run_command", **LOCAL, command="true")
-        os.kill(own_daemon.pid, signal.SIGSTOP)
-        try:
+        with silenced(own_daemon, monkeypatch):
             assert await agent.refused("run_command", **command) == "unreachable"
-        finally:
-            os.kill(own_daemon.pid, signal.SIGCONT)
-        with anyio.move_on_after(DEADLINE_SECONDS):
-            while not (tmp_path / "runs").exists():
-                ran = await agent.call("run_command", **command, wait=20)
-                assert ran["exitCode"] == 0
+        # Whether or not the daemon, now that it runs again, has carried the first call out already.
+        assert (await agent.call("run_command", **command, wait=20))["exitCode"] == 0
+        assert (tmp_path / "runs").read_text() == "once\n"
         await agent.call("run_command", **command)
         assert (tmp_path / "runs").read_text() == "once\nonce\n", "the second time is meant"
 
@@ -94,9 +104,6 @@ def test_a_daemon_that_starts_anew_is_found_by_the_same_call(start_daemon: Start
 def test_a_machine_that_accepts_and_says_nothing_holds_up_no_answer(
     own_daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "WORK_SECONDS", 2.0)
-    monkeypatch.setattr(calls, "PROGRESS_SECONDS", 0.5)
-    monkeypatch.setattr(tool, "ANSWER_SECONDS", 4.0)
     told: list[str | None] = []
 
     async def progress(_: float, __: float | None, message: str | None) -> None:
@@ -109,9 +116,10 @@ def test_a_machine_that_accepts_and_says_nothing_holds_up_no_answer(
         async def work(agent: Agent) -> None:
             began = time.monotonic()
             arguments = {"system": "silent", "command": "true"}
-            answer = await agent.client.call_tool("run_command", arguments, progress_callback=progress)
+            with impatient(monkeypatch):
+                answer = await agent.client.call_tool("run_command", arguments, progress_callback=progress)
             assert refused(answer)["code"] == "unreachable"
-            assert 1.5 < time.monotonic() - began < ANSWER_SECONDS
+            assert 2.0 < time.monotonic() - began < ANSWER_SECONDS
             assert told, "it tells that it goes on while the link is opened"
             assert (await agent.call("run_command", **LOCAL, command="echo here"))["stdout"] == "here\n"
 
@@ -122,7 +130,6 @@ def test_a_machine_that_accepts_and_says_nothing_holds_up_no_answer(
 def test_a_machine_that_is_frozen_holds_up_no_answer(
     own_daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "GRACE_SECONDS", 1.0)
     (tmp_path / "home").mkdir()
     with ssh_server(tmp_path / "home") as server:
         add(own_daemon.client, "frozen", type="ssh", **ssh_data(server, server.user))
@@ -130,14 +137,13 @@ def test_a_machine_that_is_frozen_holds_up_no_answer(
         async def work(agent: Agent) -> None:
             command = f"echo begun; while ! [ -e {tmp_path}/go ]; do sleep 0.1; done; echo done"
             job = (await agent.call("run_command", system="frozen", command=command, wait=0))["job"]
-            server.freeze()
-            try:
+            with impatient(monkeypatch), ExitStack() as frozen:
+                server.freeze()
+                frozen.callback(server.thaw)
                 began = time.monotonic()
                 seen = await agent.call("read_job", job=job, wait=1)
                 assert time.monotonic() - began < ANSWER_SECONDS
                 assert seen["stale"]
-            finally:
-                server.thaw()
             (tmp_path / "go").touch()
             ended = await agent.call("read_job", job=job, wait=30)
             assert (ended["state"], ended["stdout"]) == ("exited", "begun\ndone\n")
