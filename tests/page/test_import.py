@@ -14,6 +14,8 @@ from tests.daemon import Daemon
 from tests.page.axe import hindrances
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
     from tests.page.conftest import Visit
 
 pytestmark = pytest.mark.needs("chromium")
@@ -84,6 +86,24 @@ def test_an_export_is_previewed_and_imported(clean_daemon: Daemon, visit: Visit,
     assert without_secrets(after) == without_secrets(before)
     page.get_by_role("button", name="Undo").click()
     page.get_by_role("treegrid").get_by_text("gate <1>", exact=True).wait_for(state="detached")
+
+
+def test_an_import_that_is_opened_early_waits_for_what_is_stored(clean_daemon: Daemon, visit: Visit) -> None:
+    clean_daemon.client.connection.add("web1", {"type": "ssh", "host": "web1.example"})
+    visitor, held = visit(), list["Route"]()
+    visitor.context.route("**/connection/query", lambda route: held.append(route))
+    page = visitor.opened(clean_daemon, "#/hub")
+    page.get_by_role("button", name="Import").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("A list of machines").fill("web1\nweb2")
+    dialog.get_by_role("button", name="Add").click()
+    dialog.get_by_text("The connections are still being read").wait_for()
+    for route in held:
+        route.continue_()
+    visitor.context.unroute("**/connection/query")
+    dialog.get_by_text("1 connection to add; 1 name is there already").wait_for()
+    dialog.get_by_role("button", name="Add 1 connection").click()
+    page.get_by_text("1 connection is added.").wait_for()
 
 
 def without_secrets(document: Any) -> Any:

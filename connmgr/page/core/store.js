@@ -101,6 +101,9 @@ async function filled(read) {
 /** As {@link latest}, for a list of the store. @param {() => Promise<void>} read */
 const list = (read) => latest(() => filled(read));
 
+/** Whether the connections are there, as far as the session may see them and they could be read. */
+export const isRead = () => store.loaded || store.fault !== null || !can("connection.query");
+
 /**
  * What Enter does where it chooses among connections. `make` does it: at once, or when the connections are there if they
  * are still being read. `forget` is for whatever is typed meanwhile.
@@ -108,7 +111,8 @@ const list = (read) => latest(() => filled(read));
  */
 export function useChoice(act) {
   const isMade = useRef(false);
-  const isReady = useStore().loaded || store.fault !== null || !can("connection.query");
+  useStore();
+  const isReady = isRead();
   const forget = () => {
     isMade.current = false;
   };

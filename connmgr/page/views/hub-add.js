@@ -4,7 +4,7 @@ import { ApiError, call } from "../core/api.js";
 import { Fields, Form, form } from "../core/forms.js";
 import { fold } from "../core/names.js";
 import { address, go } from "../core/navigate.js";
-import { can, infoOf, refresh, store } from "../core/store.js";
+import { can, infoOf, isRead, refresh, store, useStore } from "../core/store.js";
 import { counted, doing, html, openDialog, text, toast, useMemo, useState } from "../core/ui.js";
 
 // Adding and changing a connection, by a form that its type's schema makes; and adding a category.
@@ -285,11 +285,14 @@ export function openImport() {
 function Import({ close }) {
   const [values, change] = useState(/** @type {{given?: string, category?: string}} */ ({}));
   const { given = "", category = "" } = values;
-  const { entries, problems, categories = [] } = useMemo(() => read(given), [given]);
+  const { connections, types } = useStore();
+  const isReady = isRead();
+  // Nothing before: all names would be new, and all types unknown.
+  const { entries, problems, categories = [] } = useMemo(() => read(isReady ? given : ""), [given, isReady, types]);
   const path = store.categories.get(category)?.name;
   const hasPlaces = entries.some((one) => one.category);
   const there = useMemo(() => {
-    const stored = [...store.connections.values()].filter((one) => !path || one.category.join("/") === path.join("/"));
+    const stored = [...connections.values()].filter((one) => !path || one.category.join("/") === path.join("/"));
     const names = new Set(stored.flatMap(callsOf));
     return new Set(
       entries.filter((one) =>
@@ -298,9 +301,10 @@ function Import({ close }) {
           : names.has(fold(one.name)),
       ),
     );
-  }, [entries, category]);
+  }, [entries, category, connections, connections.size]);
   const fresh = ordered(entries.filter((one) => !there.has(one)));
   const submit = async () => {
+    if (!isReady) throw new Error("The connections are still being read; try again in a moment.");
     const own = byNames(fresh);
     const known = new Map(
       [...store.connections.values()].flatMap((one) => callsOf(one).map((name) => [name, one.connection])),
