@@ -42,6 +42,7 @@ GROUP = "connmgr"
 BUNDLED = "connmgr"
 USAGE_CATEGORIES = ("shell", "tunnel", "command", "group")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HOOK = re.compile(r"connmgr_\w+")
 Kind = TypeVar("Kind", SshSigner, SecretSource)
 SLOW_SECONDS = 2.0
 """After this time a plugin that is still loading is named in the log."""
@@ -243,7 +244,14 @@ def _offered(plugins: pluggy.PluginManager, plugin: object, name: str) -> list[A
 
 
 def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
-    """Return the types that ``plugin`` offers; none if it implements only other hooks."""
+    """Return the types that ``plugin`` offers; none if it implements only other hooks.
+
+    :raises LookupError: it implements none, or a function with the name of a hook would never be called.
+    """
+    for name in filter(_HOOK.fullmatch, dir(hooks)):
+        # Next to others, a `connmgr_authorise` that nobody calls would let everything pass.
+        if callable(getattr(plugin, name, None)) and plugins.parse_hookimpl_opts(plugin, name) is None:
+            raise LookupError(f"its {name} lacks @hookimpl, so connmgr would never call it")
     if not plugins.get_hookcallers(plugin):
         raise LookupError("it implements no hook of connmgr")
     types: list[AnyConnectionType] | None = _offered(plugins, plugin, "connmgr_connection_types")

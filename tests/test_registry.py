@@ -46,7 +46,15 @@ BROKEN = {
     "exits when imported": ("import sys; sys.exit('enough')", "SystemExit: enough"),
     "raises what is no Exception": ("raise type('Panic', (BaseException,), {})('lost')", "Panic: lost"),
     "has no hook": ("", "implements no hook"),
-    "hook without mark": (without("@hookimpl\n"), "implements no hook"),
+    "hook without mark": (without("@hookimpl\n"), "its connmgr_connection_types lacks @hookimpl"),
+    "a further hook without mark": (
+        SOUND + "\n\ndef connmgr_authorise(caller, action, subjects):\n    raise RuntimeError\n",
+        "its connmgr_authorise lacks @hookimpl, so connmgr would never call it",
+    ),
+    "a further hook of another name": (
+        SOUND + "\n\n@hookimpl\ndef connmgr_authorize(caller, action, subjects):\n    raise RuntimeError\n",
+        "connmgr_authorize",
+    ),
     "hook of another name": (SOUND.replace("connmgr_connection_types", "connmgr_types"), "connmgr_types"),
     "hook with parameters": (SOUND.replace("_types():", "_types(registry):"), "registry"),
     "hook raises": (without("[Sound()]", "1 / 0"), "ZeroDivisionError"),
