@@ -155,21 +155,42 @@ def _command_lines() -> Iterator[str]:
         yield from (line for line in lines if re.match(r"(\$ )?connmgr [a-z-]", line))
 
 
+def _is_no_command(line: str, commands: dict[str, set[str]]) -> bool:
+    # A command for a remote host follows ``--``.
+    words = re.split(r"[|&;<>]| -- ", line.removeprefix("$ "))[0].split()[1:]
+    name = ""
+    while words and f"{name} {words[0]}".strip() in commands:
+        name = f"{name} {words.pop(0)}".strip()
+    # `connmgr run GLOB -- COMMAND` is `connmgr run start GLOB -- COMMAND`.
+    name = "run start" if name == "run" and words else name
+    options = {word.split("=")[0].strip("[]…") for word in words if word.strip("[]").startswith("--")}
+    return bool((not name and not options) or options - commands[name])
+
+
 def test_no_command_or_option_is_documented_that_does_not_exist() -> None:
     commands = _commands()
-    wrong = []
-    for line in _command_lines():
-        # A command for a remote host follows ``--``.
-        words = re.split(r"[|&;<>]| -- ", line.removeprefix("$ "))[0].split()[1:]
-        name = ""
-        while words and f"{name} {words[0]}".strip() in commands:
-            name = f"{name} {words.pop(0)}".strip()
-        # `connmgr run GLOB -- COMMAND` is `connmgr run start GLOB -- COMMAND`.
-        name = "run start" if name == "run" and words else name
-        options = {word.split("=")[0].strip("[]…") for word in words if word.strip("[]").startswith("--")}
-        if (not name and not options) or options - commands[name]:
-            wrong.append(line)
-    assert wrong == []
+    assert [line for line in _command_lines() if _is_no_command(line, commands)] == []
+
+
+def _texts_of_the_code() -> Iterator[str]:
+    """Yield each text of the code on one line, with X in place of what is filled in."""
+    for path in [*ROOT.glob("connmgr/**/*.py"), *ROOT.glob("plugins/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.JoinedStr(values=parts):
+                    text = "".join(part.value if isinstance(part, ast.Constant) else "X" for part in parts)
+                case ast.Constant(value=str(text)):
+                    pass
+                case _:
+                    continue
+            yield " ".join(text.split())
+
+
+def test_no_message_names_a_command_or_option_that_does_not_exist() -> None:
+    commands = _commands()
+    named = {line for text in _texts_of_the_code() for line in re.findall(r"`(connmgr [a-z-][^`]*)`", text)}
+    assert len(named) > 100
+    assert sorted(line for line in named if _is_no_command(line, commands)) == []
 
 
 def test_every_hook_is_documented() -> None:

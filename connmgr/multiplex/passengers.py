@@ -492,7 +492,7 @@ def told(why: ConnmgrError, name: str) -> str:
         "secret_locked": "`connmgr vault unlock USER` unlocks the vault until it is locked again.",
         "vault_locked": "`connmgr vault unlock USER` unlocks the vault until it is locked again.",
         "auth_failed": f"`connmgr shell {quoted}` asks for what is missing (`connmgr info {quoted}`).",
-        "approval_required": "Repeat the command after the approval (`connmgr approvals`).",
+        "approval_required": "Repeat the command after the approval (`connmgr approve`).",
     }.get(why.code)
     if why.details.get("passwordRequired"):
         advice = f"`connmgr edit {quoted} --secret password` stores one."
