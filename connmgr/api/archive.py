@@ -34,7 +34,6 @@ from connmgr.contract.fs import (
     UploadResponse,
 )
 from connmgr.contract.message import message_of
-from connmgr.contract.undo import ChangeResponse
 from connmgr.fs.archives import Archive, Tally, extract
 from connmgr.fs.bodies import ArrivingBody
 from connmgr.fs.checksums import Checksums
@@ -198,7 +197,7 @@ def upload(request: UploadRequest) -> UploadResponse:
         if change is not None:
             change.after = written(change, size, digest)
     detail(bytes=size, sha256=digest)
-    return message_of(UploadResponse, change_response([change]) or ChangeResponse(), bytes=size, sha256=digest)
+    return message_of(UploadResponse, change_response([change]), bytes=size, sha256=digest)
 
 
 @contextmanager

@@ -59,8 +59,10 @@ NEEDS_CALLER: tuple[type[ConnmgrError], ...] = (
     errors.TokenRevoked,
     errors.ScopeDenied,
     errors.PolicyDenied,
+    errors.StepUpRequired,
     errors.QuotaExceeded,
 )
+ASKED_ABOUT: tuple[type[ConnmgrError], ...] = (errors.ApprovalRequired, errors.ApprovalDenied)
 
 _CODE = re.compile(r"`([^`]+)`")
 _OWN = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
@@ -217,6 +219,9 @@ def _failures(endpoint: Endpoint, method: str) -> dict[str, Any]:
         common += (errors.NotAuthenticated,)
     if not endpoint.public:
         common += NEEDS_CALLER
+    if endpoint.action.has_rules and not endpoint.raw_body:
+        # Nobody can approve a body that is used as it arrives.
+        common += ASKED_ABOUT
     if not (endpoint.public or endpoint.reads):
         common += (errors.AuditUnavailable,)
     kinds = (*common, *endpoint.raises, *((errors.Busy,) if endpoint.waits or endpoint.has_large_answer else ()))
@@ -345,8 +350,8 @@ def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[
 
 def _type(schema: Mapping[str, Any], item: Mapping[str, Any]) -> str:
     kind = schema.get("type", "any")
-    name = " or ".join(kind) if isinstance(kind, list) else str(kind)
-    name = f"array of {item.get('format', item.get('type', 'object'))}" if item else name
+    array = f"array of {item.get('format', item.get('type', 'object'))}" if item else "array"
+    name = " or ".join(array if each == "array" else each for each in (kind if isinstance(kind, list) else [kind]))
     if "enum" in schema:
         return " or ".join(json.dumps(value) for value in schema["enum"])
     return str(schema.get("format", name)) if name == "string" else name

@@ -146,7 +146,7 @@ def blob() -> BlobResponse:
     example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
     answer=CHANGED,
 )
-def write(request: WriteRequest) -> ChangeResponse | None:
+def write(request: WriteRequest) -> ChangeResponse:
     """Write a blob to a file. The file changes in one step, once the whole blob is on disk.
 
     After a failure the path has the old file or the new one. A link is followed. An existing file must be writable and
@@ -385,7 +385,7 @@ def stat(request: StatRequest) -> EntryResponse:
     example={"connection": EXAMPLE, "path": "/srv/old", "recursive": True},
     answer=CHANGED,
 )
-def remove(request: RemovePathRequest) -> ChangeResponse | None:
+def remove(request: RemovePathRequest) -> ChangeResponse:
     """Remove a file, a link (not its target) or a directory. The root directory stays."""
     why_not = NO_COPY_OF if request.recursive else {**NO_COPY_OF, "directory": ""}
     with (
@@ -408,7 +408,7 @@ def remove(request: RemovePathRequest) -> ChangeResponse | None:
     example={"connection": EXAMPLE, "path": "/srv/new", "mode": "0750"},
     answer=CHANGED,
 )
-def mkdir(request: MkdirRequest) -> ChangeResponse | None:
+def mkdir(request: MkdirRequest) -> ChangeResponse:
     """Make a directory."""
     change, why_not = None, None
     with place_of(request) as place, ExitStack() as kept_before:
@@ -439,7 +439,7 @@ def _moved_paths(request: MoveRequest) -> TouchedPaths:
     example={"connection": EXAMPLE, "source": "/srv/new", "target": "/srv/old"},
     answer=CHANGED,
 )
-def move(request: MoveRequest) -> ChangeResponse | None:
+def move(request: MoveRequest) -> ChangeResponse:
     """Give a file or directory another path on the same machine.
 
     A directory at `target` is never replaced. Between two file systems the move is a copy and a removal, not one step.
@@ -465,7 +465,7 @@ def move(request: MoveRequest) -> ChangeResponse | None:
     example={"connection": EXAMPLE, "path": "/srv/site", "mode": "0750", "group": "www-data"},
     answer=CHANGED,
 )
-def attributes(request: AttributesRequest) -> ChangeResponse | None:
+def attributes(request: AttributesRequest) -> ChangeResponse:
     """Change the permissions, the owner or the group of a file or directory. A link is followed.
 
     The mode is set as given, setuid, setgid and sticky included. Only root gives a file to another owner, and only a

@@ -57,10 +57,11 @@ def keeping(
     return keeper(request.connection, place.connection_digest).keep(place, path, action, follow=follow, why_not=why_not)
 
 
-def change_response(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse | None:
-    """Return what the answer says about ``changes``, and record it; None for the owner, whose answers have no body."""
+def change_response(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse:
+    """Return what the answer says about ``changes``, and record it; to the owner nothing, for whom none are kept."""
     if caller().grant is None:
-        return None
+        # An object as always, and no empty body: clients that are made of the description read it as JSON.
+        return ChangeResponse()
     made = [change.change for change in changes if change is not None and not change.dropped]
     ids = [change.id for change in made if change.not_kept is None]
     reason = next((change.not_kept for change in made if change.not_kept is not None), why_not)

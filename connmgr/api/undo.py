@@ -121,6 +121,7 @@ def read(request: UndoReadRequest) -> flask.Response:
     raises=[
         *OPENING,
         errors.UnknownChange,
+        errors.ApprovalRequired,
         errors.SessionLimit,
         errors.ShellStopped,
         errors.NoShell,

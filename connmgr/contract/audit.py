@@ -67,7 +67,7 @@ class AuditStep(Message):
     ]
     code: Annotated[str | None, "The code of the error that it was answered with, or null."]
     exit_code: Annotated[int | None, "The exit code of what ran, if it is known."]
-    rule: Annotated[int | str | None, SchemaMembers({"type": ["integer", "string", "null"]}), "The rule that decided."]
+    rule: Annotated[int | str | None, SchemaMembers({"type": ["integer", "string"]}), "The rule that decided."]
     approval: Annotated[str | None, "The approval that it needed."]
     decided_by: Annotated[str | None, "Who gave the approval."]
     job: Annotated[str | None, "The job that it started, or whose end it tells."]

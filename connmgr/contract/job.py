@@ -184,7 +184,7 @@ class JobInfo(Message):
     command: Annotated[
         str | tuple[str, ...] | None,
         WORDS,
-        SchemaMembers({"type": ["string", "array"]}),
+        SchemaMembers({"type": ["string", "array"], "items": {"type": "string"}}),
         "The text of the `command`, the `argv` as a list, or null.",
     ]
     locked: Annotated[

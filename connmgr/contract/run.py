@@ -264,7 +264,7 @@ class RunInfo(Message):
     reason: Annotated[str | None, "Why it waits, failed or was stopped; null if there is nothing to say."]
     command: Annotated[
         Any,
-        SchemaMembers({"type": ["string", "array", "null"]}),
+        SchemaMembers({"type": ["string", "array", "null"], "items": {"type": "string"}}),
         f"The text of the `command`, the `argv` as a list; of a long one the first {MAX_SCRIPT:,} characters. Null if "
         "the caller may not see it.",
     ]

@@ -68,7 +68,7 @@ class TerminalInfo(TerminalRequest):
     command: Annotated[
         str | tuple[str, ...] | None,
         WORDS,
-        SchemaMembers({"type": ["string", "array"]}),
+        SchemaMembers({"type": ["string", "array"], "items": {"type": "string"}}),
         "What runs on it: the text of the `command`, or the `argv` as a list; null: an interactive shell.",
     ]
     locked: Annotated[

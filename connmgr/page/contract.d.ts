@@ -123,7 +123,7 @@ export interface AuditStep {
   what: string | null;
   code: string | null;
   exitCode: number | null;
-  rule: number | string | null | null;
+  rule: number | string | null;
   approval: string | null;
   decidedBy: string | null;
   job: string | null;
@@ -894,7 +894,7 @@ export interface JobInfo {
   session: string | null;
   name: string | null;
   key: string | null;
-  command: string | any[] | null;
+  command: string | string[] | null;
   locked?: boolean;
   state: "starting" | "running" | "exited" | "killed" | "timed_out" | "lost";
   exitCode: number | null;
@@ -1365,7 +1365,7 @@ export interface RunInfo {
   name: string | null;
   state: "pending" | "running" | "waiting" | "paused" | "stopping" | "done" | "failed" | "stopped";
   reason: string | null;
-  command: string | any[] | null;
+  command: string | string[] | null;
   locked?: boolean;
   as: string;
   why: string;
@@ -1780,7 +1780,7 @@ export interface TerminalInfo {
   terminal: string;
   connection: string;
   session: string | null;
-  command: string | any[] | null;
+  command: string | string[] | null;
   locked?: boolean;
   term: string;
   columns: number;

@@ -45,6 +45,10 @@ TouchedPaths = Sequence[tuple[bytes, str]]
 """The paths of a request, each with the action of the rules that apply to it: ``fs.read``, ``fs.write``."""
 
 
+def _no_paths(_request: Message) -> TouchedPaths:
+    return ()
+
+
 @dataclass(frozen=True)
 class Action(Generic[Request]):
     """An action, as its endpoint declares it."""
@@ -67,11 +71,16 @@ class Action(Generic[Request]):
     limits: Sequence[Limit[Request]] = ()
     """Further conditions of a request, in this order."""
 
-    paths: Callable[[Request], TouchedPaths] = lambda _: ()
+    paths: Callable[[Request], TouchedPaths] = _no_paths
     """The paths of a request, for dry runs only: when it is carried out, the remote host reports the real paths."""
 
     whole: Callable[[Request], bool] = lambda _: False
     """Whether a request covers everything below its paths that are directories; see :func:`always`."""
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether rules over commands or paths decide about a request."""
+        return self.runs or self.paths is not _no_paths
 
 
 def always(_request: Message) -> bool:

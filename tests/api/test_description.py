@@ -8,6 +8,7 @@ import json
 import re
 import runpy
 import subprocess
+from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,11 +17,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tests.api.wire import LOCAL, send
+from tests.api.wire import LOCAL, bearer, send
 from tests.daemon import Daemon
 
 ROOT = Path(__file__).parent.parent.parent
-TOKENLESS = {"/handshake", "/web/login", "/fs/download"}
 TOKENLESS = {"/handshake", "/web/login", "/fs/download"}
 
 
@@ -56,6 +56,33 @@ def test_every_operation_is_described_with_what_it_takes_and_answers(description
         assert {"101" if "426" in statuses else "200", "400", "403", "421", "431", "500", "503"} <= statuses, path
         assert ("401" in statuses) == (path not in TOKENLESS)
         assert (operation.get("security") == []) == (path in TOKENLESS)
+
+
+def test_every_schema_is_one_that_generators_of_clients_accept(description: dict[str, Any]) -> None:
+    def parts(schema: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(schema, dict):
+            yield schema
+        for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+            yield from parts(part)
+
+    for name, schema in description["components"]["schemas"].items():
+        jsonschema_rs.meta.validate(schema)
+        for part in parts(schema):
+            kinds = part.get("type")
+            assert isinstance(kinds, dict) or "array" not in (kinds or ()) or "items" in part, name
+
+
+def test_what_rules_and_step_ups_refuse_is_described(description: dict[str, Any]) -> None:
+    def refusals(path: str) -> set[str]:
+        (operation,) = description["paths"][path].values()
+        return set(re.findall(r"`(\w+)`", operation["responses"]["403"]["description"]))
+
+    asked = {"approval_required", "approval_denied"}
+    for path in ("/shell/exec", "/run/start", "/job/start", "/fs/read", "/fs/write", "/fs/move"):
+        assert refusals(path) >= asked | {"step_up_required"}, path
+    assert refusals("/undo/restore") & asked == {"approval_required"}
+    for path in ("/connection/add", "/shell/list", "/fs/extract"):
+        assert not refusals(path) & asked, path
 
 
 def test_every_schema_and_field_of_a_request_is_described(description: dict[str, Any]) -> None:
@@ -210,3 +237,25 @@ def test_the_description_has_no_secrets_or_places_of_this_daemon(daemon: Daemon,
     text = json.dumps(description)
     assert str(daemon.home) not in text
     assert daemon.auth_file.read_text().strip() not in text
+
+
+def test_an_answer_that_is_described_as_json_is_json_for_the_owner_too(
+    daemon: Daemon, description: dict[str, Any], tmp_path: Path
+) -> None:
+    headers = bearer(daemon)
+    as_bytes = {**headers, "Content-Type": "application/octet-stream"}
+    blob = send(daemon.url, "/fs/blob", b"content", as_bytes).json["blob"]
+    send(daemon.url, "/shell/start", {"connection": LOCAL}, headers)
+    place = str(tmp_path / "made")
+    steps = {
+        "/fs/mkdir": {"path": place},
+        "/fs/write": {"path": f"{place}/file", "blob": blob},
+        "/fs/attributes": {"path": f"{place}/file", "mode": "0600"},
+        "/fs/move": {"source": f"{place}/file", "target": f"{place}/other"},
+        "/fs/remove": {"path": place, "recursive": True},
+    }
+    for path, members in steps.items():
+        answer = send(daemon.url, path, {"connection": LOCAL, **members}, headers)
+        assert answer.json == {}, path
+        schema = description["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+        validator(description, schema).validate({})
