@@ -16,6 +16,7 @@ RESUME = Source(__package__, "resume")
 """The function that continues stopped processes."""
 
 _HANG_UP = Source(__package__, "hang_up")
+_HELPER = Source(__package__, "kill_helper")
 _KILL_TREE = Source(__package__, "kill_tree")
 _SUPERVISOR = Source(__package__, "kill_supervisor")
 
@@ -31,6 +32,12 @@ def kill_tree(transport: Transport, root: int, word: str, cookie: str, timeout: 
 def kill_supervisor(transport: Transport, pid: int, word: str, timeout: float) -> bool:
     """Kill the supervisor ``pid``, started with ``word``; return whether that succeeded. Needs /proc."""
     return _run(transport, script_argv(RESUME.text + _SUPERVISOR.text, (str(pid), word)), timeout)
+
+
+def kill_helper(transport: Transport, word: str, timeout: float) -> bool:
+    """End the helper in whose argv is ``word``, and all that it has started; return whether that could be tried."""
+    # The brackets keep the pattern from finding itself.
+    return _run(transport, script_argv(TREE.text + _HELPER.text, (f"word=[{word[0]}]{word[1:]}",)), timeout)
 
 
 def hang_up(transport: Transport, cookie: str, timeout: float) -> bool:

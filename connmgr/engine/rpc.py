@@ -7,6 +7,7 @@ a tenth of a second on many machines.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,13 @@ from typing import NoReturn
 
 from connmgr import errors
 from connmgr.cancellation import NEVER, Cancellation
+from connmgr.engine.kill import kill_helper
 from connmgr.engine.script import IN_A_LINE, Source, as_words, new_nonce, quote, script_argv
 from connmgr.errors import ConnmgrError
 from connmgr.plugin import Channel, Deadline, Transport
 from connmgr.printable import in_one_line
+
+logger = logging.getLogger("connmgr.engine")
 
 _LOOP = Source(__package__, "helper")
 
@@ -29,6 +33,9 @@ OPEN_SECONDS = 30.0
 
 STALL_SECONDS = 60.0
 """Longest time of a transfer without progress."""
+
+KILL_SECONDS = 10.0
+"""Longest time for killing what a program that came to no end has left."""
 
 END_SECONDS = 2.0
 """Longest wait for the end of a program after its answer, so that its helper can be reused."""
@@ -60,7 +67,8 @@ class RemoteProgram:
     """A function in the language of sh; a helper reads its ``library`` and runs its ``setup`` before the first call.
 
     A ``fed`` program reads exactly the announced input from the channel; if less comes it fails, and the shell ends.
-    A program that ``goes_on`` still has to end after its answer, and its caller does not wait for that.
+    What a program that ``opens`` files has left is killed if nothing moves for too long: it may wait for the other end
+    of a named pipe. A program that ``goes_on`` still has to end after its answer, and no caller waits for that.
     ``refusals`` are the errors that it may answer, by their codes. These errors name the files that it works on: the
     first ``paths`` of its arguments after the directory.
     """
@@ -75,6 +83,7 @@ class RemoteProgram:
     goes_on: bool = False
     refusals: Mapping[str, ConnmgrError] = field(default_factory=dict, hash=False)
     paths: int = 0
+    opens: bool = False
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -103,10 +112,10 @@ class Exchange:
         subject: str = "",
         cancellation: Cancellation = NEVER,
     ) -> None:
-        self._helpers = helpers
+        self._transport, self._helpers = transport, helpers
         self._judge = judge
         self._asks = judge is not None
-        self._goes_on = program.goes_on
+        self._goes_on, self._opens = program.goes_on, program.opens
         self._refusals = program.refusals
         self._subject = f"{subject}: " if subject else ""
         self._helper, self.mark = _called(transport, helpers, program, arguments, variables, cancellation)
@@ -114,7 +123,7 @@ class Exchange:
         self._received = b""
         self._complaint = b""
         self._possible_end = self._status = b""
-        self._answered = self._ended = self._over = False
+        self._answered = self._ended = self._over = self._stalled = False
 
     def __enter__(self) -> Exchange:
         return self
@@ -129,6 +138,9 @@ class Exchange:
             self._helpers.leave(self._helper)
         else:
             # It may still print, or wait for data: the next call would be taken for these.
+            if self._stalled and self._opens:
+                # Before its channel is closed: that ends no program that waits in open(2), and may end the shell above.
+                self._helper.kill(self._transport)
             self._helpers.end(self._helper)
 
     def answer(self, timeout: float = STALL_SECONDS) -> bytes:
@@ -235,6 +247,7 @@ class Exchange:
             for start in range(0, len(data), SEND_BYTES):
                 self._channel.sendall(data[start : start + SEND_BYTES], STALL_SECONDS)
         except TimeoutError:
+            self._stalled = True
             self._fail("The remote host stopped reading the data; try again.")
         except (EOFError, OSError):
             return False
@@ -257,6 +270,7 @@ class Exchange:
         deadline = Deadline(timeout)
         while not (self._received or self._ended or self._over):
             if deadline.passed:
+                self._stalled = True
                 return False
             self._receive(deadline)
         return True
@@ -305,6 +319,7 @@ class Exchange:
         deadline = Deadline(timeout)
         while not self._ended:
             if deadline.passed:
+                self._stalled = True
                 self._fail("The remote host stopped sending data; try again.")
             if self._receive(deadline):
                 return True
@@ -321,6 +336,7 @@ class Exchange:
             raise errors.TransferFailed("The link broke during the transfer.") from error
         self._complaint = (self._complaint + stderr)[-DETAIL_CHARACTERS:]
         self._received += stdout
+        self._stalled = self._stalled and not stdout
         return bool(stdout)
 
     def _quoted_complaint(self) -> str:
@@ -414,6 +430,11 @@ class Helper:
         call = b"as-is " + line if line is not None else IN_A_LINE.escape(unknown + text)
         self.channel.sendall(self._word.encode() + b" " + call + b"\n", timeout)
         return mark.encode()
+
+    def kill(self, transport: Transport) -> None:
+        """End its shells and their programs, by another channel of ``transport``."""
+        if not kill_helper(transport, self._word, KILL_SECONDS):
+            logger.warning("A program that works on files came to no end, and could not be killed on its machine.")
 
     def is_idle(self) -> bool:
         """Whether it runs and has printed nothing unexpected; an unfinished program may end first."""

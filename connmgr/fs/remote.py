@@ -79,7 +79,10 @@ def _program(
     prepared = Source(__package__, setup) if setup else None
     parts = (_SHARED.get(file, Source(__package__, file)) for file in shared)
     library = (EXCHANGE, Source(__package__, "prelude"), *parts)
-    return RemoteProgram(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, refusals=REFUSALS, paths=paths)
+    opening = "dir=$1; shift"
+    return RemoteProgram(
+        f"fs_{name}", library, body, prepared, opening, fed, opens=True, refusals=REFUSALS, paths=paths
+    )
 
 
 @cache

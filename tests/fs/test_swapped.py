@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from connmgr import errors
-from connmgr.fs import files
+from connmgr.fs import checksums, files
 from connmgr.fs.archives import Tally, extract
 from connmgr.fs.bodies import Blobs
 from connmgr.fs.remote import CHUNK_BYTES, RemoteFileSystem
+from connmgr.fs.search import SearchedText, search
 from connmgr_local.transport import LocalTransport
 from tests.deadlines import eventually
 from tests.fs.conftest import Write
@@ -301,3 +304,50 @@ def test_of_our_own_litter_a_write_clears_a_bounded_part(here: RemoteFileSystem,
         os.link(first, folder / f".connmgr-4194999-{host}-{number}")
     write(here, b"file", b"x")
     assert 0 < 3000 - len(litter(folder)) <= 1000
+
+
+PIPE = 'rm -f "{file}"; mkfifo "{file}"'
+WAITS = {
+    # The one writes in place what it cannot give to its owner, the other sums up what it has found.
+    "write": ("chown", f"{PIPE}; exit 1"),
+    "checksum": ("sha256sum", f'case $* in *./file*) {PIPE};; esac; exec /usr/bin/sha256sum "$@"'),
+    "search": ("grep", f'case $* in *./file*) {PIPE};; esac; exec /bin/grep "$@"'),
+}
+"""A tool that puts a named pipe in the file's place, by the operation that it meets there."""
+
+
+@pytest.mark.needs("machine")
+@pytest.mark.parametrize("operation", WAITS)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_named_pipe_in_the_file_s_place_leaves_no_shell_that_waits(
+    tmp_path: Path, folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch, shell: str, operation: str
+) -> None:
+    tools, (tool, script) = tmp_path / "tools", WAITS[operation]
+    tools.mkdir()
+    (tools / tool).write_text(f"#!/bin/sh\n{script.format(file=folder / 'file')}\n")
+    (tools / tool).chmod(0o755)
+    (folder / "file").write_bytes(b"old")
+    monkeypatch.setattr(files, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(checksums, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(checksums, "SIGN_SECONDS", 0.2)
+    transport = Elsewhere(shell_called_sh(tmp_path, shell), f"{tools}:{os.environ['PATH']}", tmp_path)
+    place = RemoteFileSystem(transport, bytes(folder))
+    if operation == "search":
+        assert search(place, b".", SearchedText("old", "*", 9, ignore_case=False), 1.0) == ([], False)
+    elif operation == "write":
+        os.chown(folder / "file", STRANGER, STRANGER)
+        with pytest.raises(errors.TransferFailed, match="stopped sending"):
+            write(place, b"file", b"new")
+    else:
+        with closing(checksums.Checksums(place, b".")) as sums, pytest.raises(errors.TransferFailed):
+            list(sums)
+    assert stat.S_ISFIFO((folder / "file").stat().st_mode), "the tool was not used"
+    assert not [process.cmdline() for process in psutil.process_iter() if _is_of(process, tools)]
+    assert not litter(folder), "what was written is left"
+    transport.close()
+
+
+def _is_of(process: psutil.Process, tools: Path) -> bool:
+    with suppress(psutil.Error):
+        return process.environ().get("PATH", "").startswith(f"{tools}:") and process.status() != psutil.STATUS_ZOMBIE
+    return False
