@@ -148,7 +148,7 @@ _LANGUAGES = """
 """
 _ELEVATION = "capsh doas dzdo machinectl pfexec pkexec run0 runuser setpriv su sudo sudoedit sudoreplay"
 _STARTERS = """
-    at batch bwrap capsh cgexec choom chpst chronic chroot chrt coproc cpulimit cron crond crontab daemon daemonize
+    arch at batch bwrap capsh cgexec choom chpst chronic chroot chrt coproc cpulimit cron crond crontab daemon daemonize
     dbus-run-session direnv dtach dumb-init eatmydata entr env envdir envuidgid fakechroot fakeroot faketime fd
     fdfind find firejail flock gdb gdbserver gosu hyperfine inotifywait invoke-rc.d ionice ld.so linux32 linux64
     lldb ltrace nice nohup nsenter numactl parallel perf pidproxy pipexec prlimit proot proxychains
@@ -180,8 +180,9 @@ _PACKAGES = """
     apk apt apt-get aptitude brew dnf dpkg dpkg-reconfigure pacman rpm rpmbuild yum zypper port emerge nix nix-shell
 """
 _OTHERS = """
-    abduco byobu easy_install logrotate logsave mail mailx mariadb mongo mongosh msgfilter mutt mysql
-    openssl pidstat psql redis-cli sendmail sort split sqlite3 update-alternatives xdg-open zypper
+    abduco byobu easy_install gnuplot gs latex logrotate logsave m4 mail mailx mariadb mongo mongosh msgfilter mutt
+    mysql openssl pdflatex pidstat psql redis-cli sendmail smbclient sort split sqlite3 tex update-alternatives whereis
+    xdg-open zypper
 """
 _KINDS = (_SHELLS, _LANGUAGES, _ELEVATION, _STARTERS, _EDITORS_AND_PAGERS, _FAR, _ARCHIVES, _BUILDERS, _CONTAINERS)
 
@@ -189,17 +190,18 @@ RUN_OTHERS = frozenset(name for kind in (*_KINDS, _PACKAGES, _OTHERS) for name i
 """Programs that can run a program of the caller's choice: by their words, their input, or a key press."""
 
 _PRINTERS = """
-    arch b2sum base32 base64 basename basenc cal cat cksum cmp column comm cut df dir dirname du echo expand expr factor
+    b2sum base32 basename basenc cal cat cksum cmp column comm cut df dir dirname du echo expand expr factor
     false findmnt fmt fold free getcap getfacl getfattr grep groups head hexdump hostid id iostat jq join locale
     logname ls lsattr lsblk lscpu lsipc lslocks lslogins lsmem lsmod lsns md5sum mountpoint mpstat namei ncal nl nproc
     numfmt od paste pgrep pidof pr printenv printf ps pstree pwd readlink realpath rev seq sha1sum
     sha224sum sha256sum sha384sum sha512sum sleep stat sum tac tail test tr true tsort tty uname unexpand uptime users
-    vdir vmstat w wc whereis which who whoami
+    vdir vmstat w wc which who whoami
 """
 # Not among them, because of one option or operand each: blkid -c, date -s, dmesg -C, file -C, find -exec, getconf -v,
 # getent -s (loads a library), pmap -N, readelf (debuginfod),
 # hostname NAME, ifconfig, ip netns exec, journalctl and systemctl (pagers), lastlog -C, ldd, lsof -D, nm --plugin,
-# sar -o, shuf -o, sort -o, ss -K, tee FILE, tree -o, uniq IN OUT, xxd IN OUT.
+# sar -o, shuf -o, sort -o, ss -K, tee FILE, tree -o, uniq IN OUT, xxd IN OUT; on macOS and FreeBSD also arch PROGRAM,
+# base64 -o and whereis (its words become those of a shell).
 
 PRINTERS = frozenset(_PRINTERS.split())
 """Programs that only print, whatever their words are: they write no file, change nothing and run no other program."""

@@ -127,7 +127,7 @@ RUN_OTHERS = """
     env sudo su doas xargs find nice nohup timeout time watch strace sh bash zsh fish python python3 python3.12 perl5.36
     ruby node awk gawk sed vi vim.tiny nano emacs less more man git ssh scp rsync tar zip make docker podman kubectl
     systemd-run chroot nsenter unshare setsid stdbuf parallel ionice taskset flock script expect gdb busybox ld.so
-    /lib64/ld-linux-x86-64.so.2 /usr/local/bin/bash /opt/python/bin/python3.13 Bash
+    arch whereis m4 /lib64/ld-linux-x86-64.so.2 /usr/local/bin/bash /opt/python/bin/python3.13 Bash
 """
 
 
@@ -148,9 +148,9 @@ def test_a_program_that_only_prints_takes_any_words(program: str) -> None:
 
 
 UNCLASSED = """
-    systemctl journalctl loginctl ip wget curl m4 gpg ssh-keygen modprobe mount tee dd cp install ln usermod date
+    systemctl journalctl loginctl ip wget curl csplit gpg ssh-keygen modprobe mount tee dd cp install ln usermod date
     hostname uniq xxd shuf tree file dmesg ss getent getconf kill touch rm /opt/app/bin/deploy ldd 2time3x
-    /opt/bin/cat /tmp/ls
+    /opt/bin/cat /tmp/ls base64
 """
 
 
