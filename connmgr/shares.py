@@ -19,12 +19,15 @@ class Shares:
 
     A holder is the id of a token; tokens made with it count as it, since otherwise it would get a further share with
     each. The owner is None. ``one`` token may hold that much, all tokens ``together`` that much, and all strangers
-    together ``strangers``. The ``owner`` has no limit unless one is given.
+    together ``strangers``. The ``owner`` has no limit unless one is given, or there is a ``whole``: then the owner may
+    have what tokens leave of it.
     """
 
-    def __init__(self, one: int, together: int, *, strangers: int = 0, owner: int | None = None) -> None:
+    def __init__(
+        self, one: int, together: int, *, strangers: int = 0, owner: int | None = None, whole: int | None = None
+    ) -> None:
         self.one, self.together = one, together
-        self._strangers, self._owner = strangers, owner
+        self._strangers, self._owner, self._whole = strangers, owner, whole
         self._lock = threading.Lock()
         self._held: Counter[str | None] = Counter()
         self._of_tokens = 0
@@ -46,6 +49,11 @@ class Shares:
                 del self._held[holder]
             self._of_tokens -= size if holder else 0
 
+    def has_room(self, holder: str | None, size: int = 1) -> bool:
+        """Whether ``holder`` may take ``size`` more."""
+        with self._lock:
+            return self._allows(holder, size)
+
     def held(self, holder: str | None) -> int:
         """Return how much ``holder`` has."""
         return self._held[holder]
@@ -56,6 +64,8 @@ class Shares:
 
     def _allows(self, holder: str | None, size: int) -> bool:
         total = self._held[holder] + size
+        if self._whole is not None and self._held.total() + size > self._whole:
+            return False
         if holder is None:
             return self._owner is None or total <= self._owner
         if holder == STRANGER:

@@ -534,7 +534,9 @@ def toggle(request: ConnectionToggleRequest) -> None:
         publish_changes(facts_of([id]), [id])
     elif state:
         asking = caller()
-        daemon.tunnels.start(id, asking.access, token=asking.token, has_ended=lambda: asking.ended)
+        daemon.tunnels.start(
+            id, asking.access, token=asking.token, holder=asking.holder, has_ended=lambda: asking.ended
+        )
     else:
         daemon.tunnels.stop(id)
 

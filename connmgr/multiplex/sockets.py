@@ -214,6 +214,7 @@ class ControlSockets:
             access,
             listens_far=port.kind == REMOTE,
             token=sender.token,
+            holder=sender.holder,
             has_ended=lambda: sender.ended,
         )
         with self._lock:

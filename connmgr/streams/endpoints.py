@@ -285,6 +285,9 @@ class SocketEndpoint(BufferedEndpoint):
     """Whether the peer gets a reset instead of an ordinary end if the other endpoint has failed."""
 
     def __init__(self, loop: Loop, connected: socket.socket) -> None:
+        self.at_release: list[Callable[[], object]] = []
+        """What is called, once, when the socket is closed."""
+
         connected.setblocking(False)
         # The splice writes whole pieces, so Nagle's algorithm would only delay the last one. A Unix socket has none.
         with suppress(OSError):
@@ -332,6 +335,8 @@ class SocketEndpoint(BufferedEndpoint):
             with suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._socket.close()
+        for call in self.at_release:
+            call()
 
 
 class DescriptorEndpoint(Endpoint):

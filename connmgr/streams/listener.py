@@ -10,12 +10,11 @@ import os
 import selectors
 import socket
 import struct
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from connmgr.streams.endpoints import SocketEndpoint
 from connmgr.streams.loop import Loop, Timer
@@ -45,12 +44,23 @@ class Accepted(NamedTuple):
     answer: Callable[[bool], bytes] = lambda _: b""
 
 
+Leave = Callable[[], object]
+"""Called when a client's socket is closed."""
+
+Admit = Callable[[socket.socket], Leave | None]
+"""Says what to call when the client of a socket has left, or None if it is to be disconnected at once."""
+
+
+def _any(_: socket.socket) -> Leave:
+    return lambda: None
+
+
 class PortListener:
     """A listening port, or a Unix socket that is made for it and has the port 0 and its path as ``host``.
 
     Its clients go to ``to``, or if that is None, to the address in each one's SOCKS request. ``enter`` is called with
-    each client in the thread of the loop, to which all methods belong. A client whose descriptor is not below
-    ``end_of_descriptors`` is disconnected.
+    each client in the thread of the loop, to which all methods belong, unless ``admit``, called there before, refuses
+    it.
 
     :raises OSError: the port is taken, or the address is not this machine's; the socket cannot be made, such as where
         something has its name.
@@ -62,10 +72,9 @@ class PortListener:
         at: Place,
         to: Place | None,
         enter: Callable[[Accepted], None],
-        end_of_descriptors: int = sys.maxsize,
+        admit: Admit = _any,
     ) -> None:
-        self._loop, self._to, self._enter = loop, to, enter
-        self._end_of_descriptors = end_of_descriptors
+        self._loop, self._to, self._enter, self._admit = loop, to, enter, admit
         self._made: _MadeSocket | None = None
         self.host: str
         self.port: int
@@ -78,7 +87,7 @@ class PortListener:
             self._socket = socket.create_server(at, family=family, backlog=BACKLOG)
             self.host, self.port = self._socket.getsockname()[:2]
         self._socket.setblocking(False)
-        self._greeted: dict[socket.socket, Timer] = {}
+        self._greeted: dict[socket.socket, tuple[Timer, Leave]] = {}
         self._is_open = self._closed = False
 
     def open(self) -> None:
@@ -118,21 +127,27 @@ class PortListener:
                 self.shut()
                 self._loop.after(PAUSE_SECONDS, self.open)
                 return
-            if connected.fileno() >= self._end_of_descriptors:
-                # The lowest free number (accept(2)), so that as many are in use.
+            leave = self._admit(connected)
+            if leave is None:
                 connected.close()
             elif self._to is not None:
-                self._enter(Accepted(SocketEndpoint(self._loop, connected), self._to))
+                self._enter(Accepted(self._endpoint(connected, leave), self._to))
             else:
-                self._greet(connected)
+                self._greet(connected, leave)
 
-    def _greet(self, connected: socket.socket) -> None:
+    def _endpoint(self, connected: socket.socket, leave: Leave) -> SocketEndpoint:
+        endpoint = SocketEndpoint(self._loop, connected)
+        endpoint.at_release.append(leave)
+        return endpoint
+
+    def _greet(self, connected: socket.socket, leave: Leave) -> None:
         connected.setblocking(False)
         if len(self._greeted) >= MAX_GREETED:
             self._turn_away(next(iter(self._greeted)))
         greeting = Greeting(grants=False)
         self._loop.watch(connected.fileno(), selectors.EVENT_READ, lambda _: self._hear(connected, greeting))
-        self._greeted[connected] = self._loop.after(GREETING_SECONDS, partial(self._turn_away, connected))
+        timer = self._loop.after(GREETING_SECONDS, partial(self._turn_away, connected))
+        self._greeted[connected] = timer, leave
 
     def _hear(self, connected: socket.socket, greeting: Greeting) -> None:
         try:
@@ -141,20 +156,24 @@ class PortListener:
         except BlockingIOError:
             return
         except (OSError, ValueError):
+            with suppress(OSError):
+                connected.send(greeting.answer())
             self._turn_away(connected)
             return
         if request is not None:
-            self._greeted.pop(connected).cancel()
+            timer, leave = self._greeted.pop(connected)
+            timer.cancel()
             self._loop.unwatch(connected.fileno())
-            endpoint = SocketEndpoint(self._loop, connected)
+            endpoint = self._endpoint(connected, leave)
             self._enter(Accepted(endpoint, (request.host, request.port), request.rest, greeting.reply))
 
     def _turn_away(self, connected: socket.socket) -> None:
-        timer = self._greeted.pop(connected, None)
-        if timer is not None:
+        if connected in self._greeted:
+            timer, leave = self._greeted.pop(connected)
             timer.cancel()
             self._loop.unwatch(connected.fileno())
             connected.close()
+            leave()
 
 
 class _MadeSocket:
@@ -196,6 +215,8 @@ IPV4, NAME, IPV6 = 1, 3, 4
 _GRANTED_4, _REFUSED_4 = struct.pack("!BBHI", 0, 90, 0, 0), struct.pack("!BBHI", 0, 91, 0, 0)
 _GRANTED_5 = bytes((5, 0, 0, IPV4)) + bytes(6)
 _REFUSED_5 = bytes((5, 5, 0, IPV4)) + bytes(6)
+_NO_METHOD_5 = bytes((5, 0xFF))
+_NO_COMMAND_5, _NO_ADDRESS_5 = bytes((5, 7, 0, IPV4)) + bytes(6), bytes((5, 8, 0, IPV4)) + bytes(6)
 
 
 class SocksRequest(NamedTuple):
@@ -223,7 +244,8 @@ class Greeting:
     def take(self, received: bytes) -> SocksRequest | None:
         """Process received data; return the client's request when it is complete.
 
-        :raises ValueError: it is not SOCKS, wants anything but an outgoing connection, or has ended.
+        :raises ValueError: it is not SOCKS, wants anything but an outgoing connection, or has ended; :meth:`answer`
+            then has what tells the client, if its version has words for that.
         """
         self._received += received
         if not received or len(self._received) > MAX_GREETING_BYTES:
@@ -247,6 +269,10 @@ class Greeting:
             return _GRANTED_4 if granted else _REFUSED_4
         return _GRANTED_5 if granted else _REFUSED_5
 
+    def _refuse(self, answer: bytes, why: str) -> NoReturn:
+        self._answer += answer
+        raise ValueError(why)
+
     def _requested(self, host: str, port: int, rest: bytes) -> SocksRequest:
         if self._grants:
             self._answer += self.reply(granted=True)
@@ -257,7 +283,7 @@ class Greeting:
             return None
         _, command, port, address = struct.unpack("!BBH4s", self._received[:8])
         if command != CONNECT:
-            raise ValueError("not to connect")
+            self._refuse(_REFUSED_4, "not to connect")
         _, end, rest = self._received[8:].partition(b"\0")
         host = str(ipaddress.IPv4Address(address))
         # Version 4a: the address is 0.0.0.x with x not 0, which is invalid, and a host name follows the user.
@@ -273,7 +299,7 @@ class Greeting:
             return False
         methods = self._received[2 : 2 + self._received[1]]
         if NO_AUTHENTICATION not in methods:
-            raise ValueError("no method")
+            self._refuse(_NO_METHOD_5, "no method")
         self._received = self._received[2 + len(methods) :]
         self._answer = bytes((5, NO_AUTHENTICATION))
         self._agreed = True
@@ -287,11 +313,12 @@ class Greeting:
         if len(received) < 5:
             return None
         if received[1] != CONNECT:
-            raise ValueError("not to connect")
+            # BIND and UDP ASSOCIATE: a client that is told does not wait for a datagram.
+            self._refuse(_NO_COMMAND_5, "not to connect")
         start = 5 if received[3] == NAME else 4
         length = {IPV4: 4, NAME: received[4], IPV6: 16}.get(received[3])
         if length is None:
-            raise ValueError("no address")
+            self._refuse(_NO_ADDRESS_5, "no address")
         if len(received) < start + length + 2:
             return None
         address, (port,) = received[start : start + length], struct.unpack("!H", received[start + length :][:2])

@@ -167,13 +167,14 @@ class Loop:
 
     A loop in the background (the daemon's) has a thread of its own, called ``name``, which begins with the first call
     and ends with :meth:`close`; what a call raises is logged, because it must not end other streams. A loop in the
-    ``foreground`` (the command line's) makes its calls within :meth:`run`, which raises what they raise.
+    ``foreground`` (the command line's) makes its calls within :meth:`run`, which raises what they raise. At most
+    ``workers`` threads run what may block.
 
     ``call``, ``after`` and ``work`` are safe in any thread; the other methods belong to the loop's own thread.
     """
 
-    def __init__(self, name: str = "streams", *, foreground: bool = False) -> None:
-        self._name = name
+    def __init__(self, name: str = "streams", *, foreground: bool = False, workers: int = WORKERS) -> None:
+        self._name, self._most_workers = name, workers
         # epoll takes no regular file, which standard input may be; poll() says that one is always ready.
         self._selector = selectors.PollSelector() if foreground else selectors.DefaultSelector()
         self._ear, self._bell = socket.socketpair()
@@ -284,7 +285,7 @@ class Loop:
         """Return the threads for blocking tasks, None after :meth:`close`."""
         with self._lock:
             if self._workers is None and not self._closing:
-                self._workers = Workers(WORKERS, self._name)
+                self._workers = Workers(self._most_workers, self._name)
             return self._workers
 
     def _ring(self) -> None:

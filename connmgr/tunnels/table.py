@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import resource
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable
@@ -35,19 +33,22 @@ from connmgr.plugin import Deadline, Forward
 from connmgr.plugin import Tunnel as TunnelType
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.streams.listener import Accepted, Place, PortListener
+from connmgr.shares import refused
+from connmgr.streams.listener import Accepted, Admit, Place, PortListener
 from connmgr.streams.loop import Loop
+from connmgr.tunnels.shares import Holder, TunnelShares
 from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, LiveTunnel, Route, TunnelStatus, open_route
 from connmgr.vault import Connection, Vault
 from connmgr.vault.names import LOCAL
 
 MAX_TUNNELS = 1000
+"""Most tunnels; a token has a share."""
+
 TOKEN_FORWARDS = 100
 """Most tunnels of one token that are not stored."""
 
-OWNERS_DESCRIPTORS, TOKENS_DESCRIPTORS = 3 / 8, 1 / 4
-"""Parts of the descriptors of the daemon below which clients of tunnels are served: what each one leads to takes
-another, and all else needs some. Whoever can connect to a port of this machine could take them all otherwise."""
+WORKERS = 2048
+"""Most threads for what may block: opening the route of each tunnel, dialling, and writing to programs that relay."""
 
 LOOK_SECONDS = 0.5
 """Interval of checks for lost links."""
@@ -63,10 +64,14 @@ logger = logging.getLogger("connmgr.tunnels")
 
 @dataclass(eq=False)
 class _Entry:
-    """A wanted tunnel, or the error that prevents it; the access that opens its route; the token with which it ends."""
+    """A wanted tunnel, or the error that prevents it; the access that opens its route; the token with which it ends.
+
+    It counts for ``holder``.
+    """
 
     access: Access
     token: str | None
+    holder: Holder
     via: str
     """The connection that it goes through."""
     tunnel: LiveTunnel | None = None
@@ -93,7 +98,8 @@ class Tunnels:
         self._vault, self._registry, self._links, self._timeout = vault, registry, links, timeout
         self._publish = publish
         # A loop of its own beside that of the streams, so that no terminal waits behind a download.
-        self._loop = Loop("tunnels")
+        self._loop = Loop("tunnels", workers=WORKERS)
+        self._shares = TunnelShares()
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         # Stored tunnels that are being closed: their ports may still be open.
@@ -101,19 +107,25 @@ class Tunnels:
         self._looking = self._closed = False
 
     def start(
-        self, id: str, access: Access, *, token: str | None = None, has_ended: Callable[[], bool] = lambda: False
+        self,
+        id: str,
+        access: Access,
+        *,
+        token: str | None = None,
+        holder: Holder = None,
+        has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         """Open the tunnel ``id``, and keep it open; return after the first attempt.
 
         An unreachable remote host is not an error. ``token`` is the id of the token with which the tunnel ends;
-        ``has_ended`` returns whether that token has become invalid.
+        ``has_ended`` returns whether that token has become invalid. The tunnel counts for ``holder``.
         :raises NotToggleable: the connection is not a tunnel.
         :raises connmgr.errors.PortInUse: another program listens on its port.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
         :raises ConnmgrError: it cannot be opened, and there will be no other attempt.
         """
         record = self._vault.connections.get(id)
-        entry, is_new = self._entry_for(record, access, token)
+        entry, is_new = self._entry_for(record, access, token, holder)
         tunnel = entry.tunnel
         attempted = is_new and tunnel is not None and tunnel.attempted.wait(self._timeout)
         failure = tunnel.failure if attempted and tunnel is not None else None
@@ -138,6 +150,7 @@ class Tunnels:
         *,
         listens_far: bool,
         token: str | None = None,
+        holder: Holder = None,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> tuple[str, tuple[str, int]]:
         """Open a tunnel from ``at`` to ``to`` through ``via`` that is not stored; return its id, and where it listens.
@@ -151,16 +164,15 @@ class Tunnels:
         """
         open_it = partial(open_route, self._links, via, access, self._timeout, far=at if listens_far else None, to=to)
         with self._lock:
-            self._require_room()
-            if token is not None and sum(
-                entry.is_forward and entry.token == token for entry in self._entries.values()
+            self._require_room(holder)
+            if holder is not None and sum(
+                entry.is_forward and entry.holder == holder for entry in self._entries.values()
             ) >= (TOKEN_FORWARDS):
                 raise StreamLimit(f"The token has {TOKEN_FORWARDS} forwards open; close one of them first.")
-            entry, id = _Entry(access, token, via, is_forward=True), str(uuid.uuid4())
-            end = _end_of_descriptors(token)
-            listen = None if listens_far else partial(self._listen, at, to, end)
+            entry, id = _Entry(access, token, holder, via, is_forward=True), str(uuid.uuid4())
+            listen = None if listens_far else partial(self._listen, at, to)
             tunnel = entry.tunnel = LiveTunnel(
-                self._loop, open_it, listen, to if listens_far else None, end_of_descriptors=end
+                self._loop, open_it, listen, to if listens_far else None, self._shares, lambda: entry.holder
             )
             self._entries[id] = entry
         tunnel.begin()
@@ -272,7 +284,7 @@ class Tunnels:
         self.cancel(list(self._entries), timeout)
         self._loop.close(timeout)
 
-    def _entry_for(self, record: Connection, access: Access, token: str | None) -> tuple[_Entry, bool]:
+    def _entry_for(self, record: Connection, access: Access, token: str | None, holder: Holder) -> tuple[_Entry, bool]:
         """Return the entry of a tunnel, and whether it is new."""
         kind = self._kind(record)
         with self._lock:
@@ -280,40 +292,41 @@ class Tunnels:
             if entry is not None and entry.tunnel is not None and entry.status.state != FAILED:
                 # If the owner wants it too, the tunnel does not end with the token, and keeps the owner's access.
                 if entry.token is not None or token is None:
-                    entry.access, entry.token = access, None if token is None else entry.token
+                    entry.access = access
+                    if token is None:
+                        entry.token = entry.holder = None
                 entry.tunnel.try_now()
                 return entry, False
-            self._require_room()
-            entry = _Entry(access, token, str(record.data[kind.via or ""]))
+            self._require_room(holder)
+            entry = _Entry(access, token, holder, str(record.data[kind.via or ""]))
             entry.tunnel = self._live_tunnel(kind, record, entry)
             self._entries[record.id] = entry
         entry.tunnel.begin()
         self._look_on()
         return entry, True
 
-    def _require_room(self) -> None:
+    def _require_room(self, holder: Holder) -> None:
         if self._closed:
             raise Stopping("The daemon is stopping.")
+        why = refused(MAX_TUNNELS, holder, (entry.holder for entry in self._entries.values()))
+        if why is not None:
+            raise StreamLimit(f"Too many open tunnels: {why}; close one first.")
         if len(self._entries) >= MAX_TUNNELS:
             raise StreamLimit(f"Too many open tunnels ({MAX_TUNNELS:,}); close one first.")
 
     def _live_tunnel(self, kind: TunnelType, record: Connection, entry: _Entry) -> LiveTunnel:
         forward = kind.forward(map_secrets(kind.schema(), record.data, lambda _: ""))
         via = str(record.data[kind.via or ""])
-        tell, end = partial(self._tell, record.id), _end_of_descriptors(entry.token)
+        open_it: Callable[[], Route] = partial(self._open, kind, record, via, forward, entry)
+        listen, to = None, None
         if kind.listens_far:
-            return LiveTunnel(
-                self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to, tell, end
-            )
-        if via == LOCAL and (here := _already_here(forward)) is not None:
-            return LiveTunnel(self._loop, lambda: Route(None, address=here), None, None, tell)
-        return LiveTunnel(
-            self._loop,
-            partial(self._open, kind, record, via, forward, entry),
-            partial(self._listen, (forward.host, forward.port), forward.to, end),
-            None,
-            tell,
-        )
+            to = forward.to
+        elif via == LOCAL and (here := _already_here(forward)) is not None:
+            open_it = partial(Route, None, address=here)
+        else:
+            listen = partial(self._listen, (forward.host, forward.port), forward.to)
+        tell = partial(self._tell, record.id)
+        return LiveTunnel(self._loop, open_it, listen, to, self._shares, lambda: entry.holder, tell)
 
     def _tell(self, id: str, status: TunnelStatus) -> None:
         about: dict[str, str] = {} if status.place is None else {"address": status.place}
@@ -328,7 +341,7 @@ class Tunnels:
         self._vault.connections.touch(record.id, via)
         return route
 
-    def _listen(self, at: Place, to: Place | None, end: int, enter: Callable[[Accepted], None]) -> PortListener:
+    def _listen(self, at: Place, to: Place | None, enter: Callable[[Accepted], None], admit: Admit) -> PortListener:
         """Listen on the tunnel's port, or at its Unix socket, on this machine.
 
         :raises PortInUse: the port is taken, or something has the socket's name.
@@ -336,10 +349,10 @@ class Tunnels:
         :raises PermissionDenied: the daemon's user may not listen on the port, or not make the socket.
         """
         if isinstance(at, str):
-            return self._listen_unix(at, to, end, enter)
+            return self._listen_unix(at, to, enter, admit)
         host, port = "127.0.0.1" if at[0] == "localhost" else at[0], at[1]
         try:
-            return PortListener(self._loop, (host, port), to, enter, end)
+            return PortListener(self._loop, (host, port), to, enter, admit)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(f"Cannot listen on {host}:{port}: another program listens there.") from error
@@ -348,9 +361,11 @@ class Tunnels:
             reason = os.strerror(error.errno) if error.errno else "not an address of this machine"
             raise OperationError(f"Cannot listen on {host} port {port}: {reason}.") from error
 
-    def _listen_unix(self, path: str, to: Place | None, end: int, enter: Callable[[Accepted], None]) -> PortListener:
+    def _listen_unix(
+        self, path: str, to: Place | None, enter: Callable[[Accepted], None], admit: Admit
+    ) -> PortListener:
         try:
-            return PortListener(self._loop, path, to, enter, end)
+            return PortListener(self._loop, path, to, enter, admit)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(
@@ -391,7 +406,7 @@ class Tunnels:
 
     def _restart(self, id: str, entry: _Entry) -> None:
         try:
-            self._entry_for(self._vault.connections.get(id), entry.access, entry.token)
+            self._entry_for(self._vault.connections.get(id), entry.access, entry.token, entry.holder)
         except ConnmgrError as error:
             logger.info("The tunnel %s is not opened again: %s", id, error.message)
 
@@ -415,11 +430,11 @@ class Tunnels:
         """Open a tunnel that no request waits for; its state shows an error."""
         access = Access()
         try:
-            self._entry_for(record, access, None)
+            self._entry_for(record, access, None, None)
         except ConnmgrError as error:
             logger.warning("The tunnel %s is not opened: %s", "/".join(record.path), error.message)
             with self._lock:
-                self._entries.setdefault(record.id, _Entry(access, None, "", failure=error))
+                self._entries.setdefault(record.id, _Entry(access, None, None, "", failure=error))
 
     def _stored(self, among: Iterable[str]) -> list[Connection]:
         """Return the tunnels ``among`` the vault's connections, except those that were changed outside connmgr."""
@@ -453,11 +468,3 @@ def _already_here(forward: Forward) -> tuple[str, int] | None:
     host, port = forward.to
     # A tunnel on this machine to a port of this machine would listen on the very port to which it leads.
     return (forward.host if host == "localhost" else host, port) if is_loopback(host) else None
-
-
-def _end_of_descriptors(token: str | None) -> int:
-    """Return the number below which descriptors are for clients of a tunnel of ``token``, or of the owner."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return int(limit * (OWNERS_DESCRIPTORS if token is None else TOKENS_DESCRIPTORS))

@@ -8,11 +8,10 @@ from __future__ import annotations
 import random
 import re
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 from connmgr import errors
 from connmgr.engine.script import Source, script_argv
-from connmgr.errors import ConnmgrError, HostRefused, ShellLost, TransportUnsupported
+from connmgr.errors import ConnmgrError, HostRefused, ShellLost, StreamLimit, TransportUnsupported
 from connmgr.links.channels import PROBE_SECONDS, lease_live_link
 from connmgr.links.link import Lease
 from connmgr.links.table import LinkTable
@@ -29,9 +28,10 @@ from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Listene
 from connmgr.processes import connect_unix
 from connmgr.secrets.principals import Access
 from connmgr.streams.endpoints import Endpoint, SocketEndpoint
-from connmgr.streams.listener import MAX_GREETING_BYTES, Accepted, Greeting, Place, PortListener
+from connmgr.streams.listener import MAX_GREETING_BYTES, Accepted, Admit, Greeting, Leave, Place, PortListener
 from connmgr.streams.loop import Loop, Timer
 from connmgr.streams.splice import Splice
+from connmgr.tunnels.shares import RELAY_DESCRIPTORS, STREAM_DESCRIPTORS, Holder, TunnelShares
 
 DIAL_SECONDS = 10.0
 """Longest time for the remote host to open a stream."""
@@ -58,6 +58,9 @@ _RELAY = Source("connmgr.tunnels", "relay")
 
 ACCEPT_SECONDS = 1.0
 """Longest single wait for a connection, before waiting again."""
+
+LOOK_SECONDS = 0.05
+"""Interval at which a port of the remote host looks whether a thread may dial again for its next client."""
 
 Take = Callable[[socket.socket | None, ByteStream, str], object]
 
@@ -205,11 +208,22 @@ class RemotePort:
     """Accepts connections of ``listener`` in its own thread, until the listener is closed or its link is lost.
 
     For each stream ``take`` is called in the thread of the loop: with a connection to ``to``, or to what the stream
-    asks for by SOCKS; or with None and the error.
+    asks for by SOCKS; or with None and the error. The threads that this takes meanwhile are of ``shares``.
     """
 
-    def __init__(self, loop: Loop, listener: Listener, to: Place | None, take: Take) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        listener: Listener,
+        to: Place | None,
+        take: Take,
+        shares: TunnelShares,
+        holder: Callable[[], Holder],
+    ) -> None:
         self._loop, self._listener, self._to, self._take = loop, listener, to, take
+        self._shares, self._holder = shares, holder
+        self._dials = threading.Semaphore(MAX_DIALS)
+        self._greeted: dict[ByteStream, None] = {}
         threading.Thread(target=self._accept, name="tunnel port", daemon=True).start()
 
     def _accept(self) -> None:
@@ -221,52 +235,73 @@ class RemotePort:
             except (OSError, EOFError):
                 return
             # Another client must not wait until this one's connection is made, which a host that drops packets makes
-            # long.
-            self._loop.work(partial(self._dial, stream))
+            # long. Further ones wait at the port.
+            if not self._dials.acquire(blocking=False):
+                self._displace()
+                self._dials.acquire()
+            holder = self._holder()
+            while not self._shares.begin_dial(holder):
+                time.sleep(LOOK_SECONDS)
+            self._loop.work(partial(self._dial, stream, holder))
 
-    def _dial(self, stream: ByteStream) -> None:
+    def _displace(self) -> None:
+        """Disconnect the SOCKS client that has waited longest without saying where it leads, if there is one."""
+        with suppress(RuntimeError, StopIteration):
+            # RuntimeError: another thread has changed them. Then one has ended by itself.
+            next(iter(self._greeted)).close()
+
+    def _dial(self, stream: ByteStream, holder: Holder) -> None:
         """Open the connection on this side, in a thread that may wait."""
         connected, fault = None, ""
         try:
-            to = self._to
-            connected = _connected_for(stream) if to is None else _connected(to)
+            connected = self._connected_for(stream) if self._to is None else _connected(self._to)
         except (OSError, EOFError, ValueError) as error:
             # ValueError: the host cannot be a name, or the greeting is not one of SOCKS.
             fault = getattr(error, "strerror", None) or str(error)
+        finally:
+            self._dials.release()
+            self._shares.end_dial(holder)
         self._loop.call(partial(self._take, connected, stream, fault))
+        self._loop.call(self._shares.serve_next)
+
+    def _connected_for(self, stream: ByteStream) -> socket.socket:
+        """Return the connection that the client behind ``stream`` asks for by SOCKS, and tell it so.
+
+        :raises OSError: there is no such connection, or the client has left or asks for none in time.
+        :raises ValueError: what it says is not SOCKS.
+        """
+        greeting, deadline, target = Greeting(grants=False), Deadline(GREETING_SECONDS), None
+        self._greeted[stream] = None
+        try:
+            while target is None:
+                if deadline.passed:
+                    raise TimeoutError("The SOCKS client sent no request in time.")
+                stream.settimeout(deadline.left(LEAST_SECONDS))
+                try:
+                    target = greeting.take(stream.recv(MAX_GREETING_BYTES))
+                finally:
+                    if answer := greeting.answer():
+                        stream.sendall(answer)
+        finally:
+            self._greeted.pop(stream, None)
+        with ExitStack() as unless_joined:
+            try:
+                connected = socket.create_connection((target.host, target.port), DIAL_SECONDS)
+            except (OSError, ValueError):
+                stream.sendall(greeting.reply(granted=False))
+                raise
+            unless_joined.callback(connected.close)
+            # Only now: a client that is told of success before the connection exists would take its failure for an
+            # end.
+            stream.sendall(greeting.reply(granted=True))
+            connected.sendall(target.rest)
+            unless_joined.pop_all()
+        return connected
 
 
 def _connected(to: Place) -> socket.socket:
     """Return a connection to a port or a Unix socket that this machine reaches; raise OSError if there is none."""
     return connect_unix(to, DIAL_SECONDS) if isinstance(to, str) else socket.create_connection(to, DIAL_SECONDS)
-
-
-def _connected_for(stream: ByteStream) -> socket.socket:
-    """Return the connection that the client behind ``stream`` asks for by SOCKS, and tell it so.
-
-    :raises OSError: there is no such connection, or the client has left or asks for none in time.
-    :raises ValueError: what it says is not SOCKS.
-    """
-    greeting, deadline, target = Greeting(grants=False), Deadline(GREETING_SECONDS), None
-    while target is None:
-        if deadline.passed:
-            raise TimeoutError("The SOCKS client sent no request in time.")
-        stream.settimeout(deadline.left(LEAST_SECONDS))
-        target = greeting.take(stream.recv(MAX_GREETING_BYTES))
-        if answer := greeting.answer():
-            stream.sendall(answer)
-    with ExitStack() as unless_joined:
-        try:
-            connected = socket.create_connection((target.host, target.port), DIAL_SECONDS)
-        except (OSError, ValueError):
-            stream.sendall(greeting.reply(granted=False))
-            raise
-        unless_joined.callback(connected.close)
-        # Only now: a client that is told of success before the connection exists would take its failure for an end.
-        stream.sendall(greeting.reply(granted=True))
-        connected.sendall(target.rest)
-        unless_joined.pop_all()
-    return connected
 
 
 MAX_STREAMS = 2048
@@ -333,20 +368,21 @@ class LiveTunnel:
 
     ``open_route`` opens the route, in a thread that may wait. ``listen`` opens the local port, if the tunnel has one;
     ``to`` is the destination of a tunnel from the remote host, None where each connection asks for one by SOCKS.
-    ``changed`` is called with its status after each change of its state; it must not wait. A connection from the remote
-    host whose descriptor here is not below ``end_of_descriptors`` is closed.
+    ``changed`` is called with its status after each change of its state; it must not wait. Its clients count for
+    ``holder`` in ``shares``; further ones are disconnected, and the status says why.
     """
 
     def __init__(
         self,
         loop: Loop,
         open_route: Callable[[], Route],
-        listen: Callable[[Callable[[Accepted], None]], PortListener] | None,
+        listen: Callable[[Callable[[Accepted], None], Admit], PortListener] | None,
         to: Place | None,
+        shares: TunnelShares,
+        holder: Callable[[], Holder] = lambda: None,
         changed: Callable[[TunnelStatus], object] = lambda _: None,
-        end_of_descriptors: int = sys.maxsize,
     ) -> None:
-        self._end_of_descriptors = end_of_descriptors
+        self._shares, self._holder = shares, holder
         self._loop, self._open_route, self._to, self._changed = loop, open_route, to, changed
         self._bytes_in = self._bytes_out = 0
         self._waiting: dict[Accepted, None] = {}
@@ -361,7 +397,7 @@ class LiveTunnel:
         """Set when the first attempt to open the route has ended, successful or not."""
         self.failure: ConnmgrError | None = None
         """The error of the last attempt to open the route, None if it succeeded."""
-        self._listener = None if listen is None else listen(self._enter)
+        self._listener = None if listen is None else listen(self._enter, self._admit)
 
     @property
     def status(self) -> TunnelStatus:
@@ -452,7 +488,8 @@ class LiveTunnel:
         self.attempted.set()
         self._changed(self.status)
         if route.listener is not None:
-            RemotePort(self._loop, route.listener, self._to, partial(self._take_here, route))
+            take = partial(self._take_here, route)
+            RemotePort(self._loop, route.listener, self._to, take, self._shares, self._holder)
         self._serve()
 
     def _failed(self, error: ConnmgrError) -> None:
@@ -511,6 +548,18 @@ class LiveTunnel:
 
     # Its clients.
 
+    def _admit(self, connected: socket.socket) -> Leave | None:
+        return self._taken(STREAM_DESCRIPTORS, connected.fileno())
+
+    def _taken(self, count: int, descriptor: int = 0) -> Leave | None:
+        """Take ``count`` descriptors for a client; return what gives them back, or None if there are none for it."""
+        holder = self._holder()
+        why = self._shares.take(holder, count, descriptor)
+        if why is None:
+            return partial(self._shares.give_back, holder, count)
+        self._status = replace(self._status, last_error=StreamLimit(f"A client was disconnected: {why}."))
+        return None
+
     def _enter(self, client: Accepted) -> None:
         self._hold(client)
         self._retry_within(LEAST_DELAY_SECONDS)
@@ -520,17 +569,20 @@ class LiveTunnel:
         """Dial for waiting clients, as many at a time as allowed."""
         if self._route is None:
             return
-        for client in self._take_waiting():
-            if self._dialling < MAX_DIALS:
-                self._dialling += 1
-                self._loop.work(partial(self._dial, self._route, client))
-            else:
-                self._hold(client)
+        while self._waiting and self._dialling < MAX_DIALS:
+            holder = self._holder()
+            if not self._shares.begin_dial(holder):
+                self._shares.await_dial(holder, self._serve)
+                break
+            client = next(iter(self._waiting))
+            del self._waiting[client]
+            self._dialling += 1
+            self._loop.work(partial(self._dial, self._route, client, holder))
         # Further clients wait in the kernel's queue of the port (listen(2)), where they cost the daemon nothing.
         if self._listener is not None and len(self._streams) + self._dialling + len(self._waiting) >= MAX_STREAMS:
             self._listener.shut()
 
-    def _dial(self, route: Route, client: Accepted) -> None:
+    def _dial(self, route: Route, client: Accepted, holder: Holder) -> None:
         """Open a stream for ``client``, in a thread that may block."""
         try:
             stream = route.dial(client.to)
@@ -542,6 +594,9 @@ class LiveTunnel:
             raise
         else:
             self._loop.call(partial(self._dialled, route, client, stream))
+        finally:
+            self._shares.end_dial(holder)
+            self._loop.call(self._shares.serve_next)
 
     def _not_dialled(self, route: Route, client: Accepted, error: ConnmgrError) -> None:
         self._dialling -= 1
@@ -568,6 +623,13 @@ class LiveTunnel:
                 self._hold(client)
                 self._serve()
             return
+        if isinstance(stream, Channel):
+            leave = self._taken(RELAY_DESCRIPTORS)
+            if leave is None:
+                remote.close()
+                self._turn_away(client)
+                return
+            client.endpoint.at_release.append(leave)
         self._release(client)
         answer = client.answer(True)
         if answer and not client.endpoint.answer(answer):
@@ -646,11 +708,13 @@ class LiveTunnel:
             self._stopped
             or route is not self._route
             or len(self._streams) >= MAX_STREAMS
-            or connected.fileno() >= self._end_of_descriptors
+            or (leave := self._taken(STREAM_DESCRIPTORS, connected.fileno())) is None
         ):
             connected.close()
         else:
-            self._join(SocketEndpoint(self._loop, connected), endpoint_of(self._loop, stream), b"", route)
+            here = SocketEndpoint(self._loop, connected)
+            here.at_release.append(leave)
+            self._join(here, endpoint_of(self._loop, stream), b"", route)
             return
         self._loop.work(stream.close)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from connmgr.client import ClientError
+from connmgr.shares import of_tokens
 from connmgr.streams.listener import MAX_GREETED
-from connmgr.tunnels.table import OWNERS_DESCRIPTORS, TOKENS_DESCRIPTORS
+from connmgr.tunnels.shares import DESCRIPTORS, STREAM_DESCRIPTORS
 from tests.api.wire import LOCAL, bearer, send
 from tests.daemon import PROGRAM, Daemon
-from tests.deadlines import eventually
 from tests.plugins.sshd import Sshd
 from tests.ports import reserved_port
 from tests.processes import descriptors
@@ -311,10 +311,15 @@ def test_clients_of_tunnels_leave_descriptors_to_everything_else(
         for _ in range(OPEN_FILES):
             clients.enter_context(client(own_port))
         assert send(daemon.url, "/daemon/status", {}, bearer(daemon)).status == 200
-        most = OPEN_FILES * (OWNERS_DESCRIPTORS if is_owner else TOKENS_DESCRIPTORS)
-        eventually(lambda: few.state(id)["streams"], "a client of a tunnel waits", holds=lambda seen: seen > most / 3)
-        assert descriptors(daemon.pid).total() < 2 * most
+        most = int(OPEN_FILES * DESCRIPTORS) if is_owner else of_tokens(int(OPEN_FILES * DESCRIPTORS))[0]
+        told = few.until(id, lambda told: told["streams"] == most // STREAM_DESCRIPTORS)
+        assert told["lastError"]["code"] == "stream_limit"
+        assert descriptors(daemon.pid).total() < OPEN_FILES / 2
         if not is_owner:
-            _, port = few.open("sshDynamicTunnel", LOCAL, "another")
-            with socks(port, b"localhost", echoing.port) as connected:
-                assert exactly(connected, 10)[:2] == b"\5\0"
+            other = create(daemon, "tunnel", "connection.read")
+            another = few.add("sshDynamicTunnel", LOCAL, "another")
+            assert other.send("/connection/toggle", connection=another, state=True).status == 200
+            _, port = few.open("sshDynamicTunnel", LOCAL, "the owner's")
+            for each in (few.port(another), port):
+                with socks(each, b"localhost", echoing.port) as connected:
+                    assert exactly(connected, 10)[:2] == b"\5\0"

@@ -62,3 +62,27 @@ def test_a_malformed_greeting_is_refused(said: bytes, first: int) -> None:
     with pytest.raises(ValueError):  # noqa: PT011,PT012 - each is one, and either piece may show it
         assert greeting.take(said[:first]) is None
         greeting.take(said[first:])
+
+
+BIND, UDP = (V5_IPV4.replace(b"\x05\x01\x00\x01", b"\x05" + command + b"\x00\x01") for command in (b"\2", b"\3"))
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        pytest.param(BIND, b"\x05\x00\x05\x07\x00\x01" + bytes(6), id="to listen"),
+        pytest.param(UDP, b"\x05\x00\x05\x07\x00\x01" + bytes(6), id="datagrams"),
+        pytest.param(b"\x04\x02" + V4[2:], b"\x00\x5b" + bytes(6), id="to listen, in version 4"),
+        pytest.param(b"\x05\x01\x02", b"\x05\xff", id="a password"),
+        pytest.param(
+            V5_IPV4.replace(b"\x00\x01\x7f", b"\x00\x07\x7f"),
+            b"\x05\x00\x05\x08\x00\x01" + bytes(6),
+            id="another kind of address",
+        ),
+    ],
+)
+def test_a_client_that_asks_for_what_there_is_not_is_told_so(said: bytes, answer: bytes) -> None:
+    greeting = Greeting()
+    with pytest.raises(ValueError):  # noqa: PT011 - each is one
+        greeting.take(said)
+    assert greeting.answer() == answer
