@@ -2,8 +2,8 @@
 # $block bytes, then $rest, $size in all. Errors are recognised by the system's words (in the locale C) at the end of a
 # program's message.
 # Some programs have set IFS, by whose first character the words would be joined.
-# Who cannot answer ends: the daemon would wait for the answer, and the program for what comes after it.
-say() { ifs=$IFS IFS=' '; printf '%s %s\n' "$mark" "$*" || exit; IFS=$ifs; }
+# Whoever then reads from the channel, and could not answer, has to end: the daemon waits for the answer.
+say() { ifs=$IFS IFS=' '; set -- "$mark $*"; IFS=$ifs; printf '%s\n' "$1"; }
 tidy() { :; }
 no() { tidy; say no "$@"; exit ${receiving:-0}; }
 because() {

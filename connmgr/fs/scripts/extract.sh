@@ -92,7 +92,7 @@ unpacked() {
   close_staged
   receiving=1
   exec 5>&1
-  say ok "$mask" "$exact"
+  say ok "$mask" "$exact" || exit
   why=$(chunks 2>/dev/null | unpack 2>&1) && bad= || bad=1
   read -r n || exit 1
   receiving=0

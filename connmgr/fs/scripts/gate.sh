@@ -27,7 +27,7 @@ guard() {
 }
 unsafe() { no file_operation_failed "The token has path rules, and the remote host's $1 cannot enforce them."; }
 ask() {
-  printf '%s ask %s %s %s\n' "$mark" "$1" "$2" "$mark"
+  printf '%s ask %s %s %s\n' "$mark" "$1" "$2" "$mark" || exit
   read -r verdict <&6 || exit 1
   [ "$verdict" = yes ] || { tidy; exit 0; }
 }

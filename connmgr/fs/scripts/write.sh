@@ -126,7 +126,7 @@ receive() {
   f=/proc/self/fd/3 nofollow=
   [ -e "$f" ] || { [ ! "$gated" ] || unsafe /proc; f=$t nofollow=-h; }
   receiving=1
-  say ok "$exact"
+  say ok "$exact" || exit
   if [ "$large" ] && [ "$exact" ]; then receive_and_follow; else why=$( { chunks >&3; } 2>&1) || because "$why"; fi
   read -r n size sum && [ "$n" = end ] || no transfer_failed
   verify_and_flush

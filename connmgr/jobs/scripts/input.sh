@@ -44,7 +44,7 @@ if [ "$size" != 0 ]; then
   why=$( { echo >"$t"; } 2>&1) || because "$why"
   set +C
   receiving=1 rest=$left
-  say ok
+  say ok || exit
   why=$( { content >"$t"; } 2>&1) || because "$why"
   [ "$(wc -c <"$t")" -eq "$size" ] || no transfer_failed
   job_take "$t"

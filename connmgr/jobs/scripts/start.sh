@@ -37,7 +37,7 @@ d=$base/$id
 if [ "$fed" ]; then
   held=$base/.$id.$$
   tidy() { rm -f -- "$held"; }
-  say ok
+  say ok || exit
   receiving=1 rest=$left
   why=$( { content >"$held"; } 2>&1) || because "$why"
   [ "$(wc -c <"$held")" -eq "$size" ] || no transfer_failed
