@@ -104,8 +104,13 @@ def pipe(request: PipeRequest) -> Begin:
     daemon.idle_links.keep(request.connection, lease)
     daemon.vault.connections.touch(request.connection)
 
+    def hung_up(again: bool) -> bool:
+        """Send HUP; return False if it could not be tried and may be tried again: not over a link that is lost."""
+        # No second login for each attempt: one that fails again and again locks an account, or the daemon's address.
+        transport = lease.link.first if again else lease.link.transport
+        return hang_up(transport, cookie, HANG_UP_SECONDS) or not lease.link.alive
+
     def join(opening: WaitingClient) -> None:
-        transport = lease.link.transport
         # Whatever fails in here, neither link nor process nor client may stay without an owner.
         with ExitStack() as unless_joined:
             unless_joined.callback(daemon.streams.loop.work, lease.release)
@@ -117,7 +122,7 @@ def pipe(request: PipeRequest) -> Begin:
                 channel,
                 request.connection,
                 forwards_agent=lease.link.first.forwards_agent and request.tcp is None,
-                hang_up=lambda: hang_up(transport, cookie, HANG_UP_SECONDS),
+                hang_up=hung_up,
                 when_ended=ended,
             )
             unless_joined.pop_all()

@@ -41,7 +41,7 @@ def kill_helper(transport: Transport, word: str, timeout: float) -> bool:
 
 
 def hang_up(transport: Transport, cookie: str, timeout: float) -> bool:
-    """Send HUP to all processes of the stream ``cookie``; return whether the signal could be sent."""
+    """Send HUP to all processes of the stream ``cookie``; return whether that could be tried on the remote host."""
     return _run(transport, script_argv(TREE.text + _HANG_UP.text, (cookie,)), timeout)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -12,7 +14,7 @@ from connmgr.computing import Computing, Pace, Rests
 from connmgr.errors import ConnmgrError, ShellStopped, Stopping, StreamLimit, TokenRevoked
 from connmgr.pipes.clients import FRAMES_REST, WaitingClient
 from connmgr.pipes.remote import ProcessEndpoint
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Deadline
 from connmgr.streams.loop import Loop
 from connmgr.streams.splice import Splice
 
@@ -26,6 +28,11 @@ TOKENS_STREAMS = 192
 
 GRACE_SECONDS = 2.0
 """Time for a process to end after HUP, before its streams are closed."""
+
+AGAIN_SECONDS, PAUSE_SECONDS = 30.0, 0.5
+"""Time in which HUP is tried again where it could not be sent, and the pause between two attempts."""
+
+logger = logging.getLogger("connmgr.streams")
 
 
 class OpenStream(Protocol):
@@ -163,9 +170,9 @@ class Pipe:
     """Joins the client of ``opening``, which waits for that, with the process behind ``channel`` on ``connection``.
 
     ``forwards_agent`` says whether the link forwards an ssh-agent to the process.
-    ``hang_up`` is called, in a thread that may block, if the client leaves while the process runs; ``when_ended`` once,
-    in such a thread and after the process, with its exit status, or None if that is unknown. Belongs to the thread of
-    the loop.
+    ``hang_up`` is called, in a thread that may block, if the client leaves while the process runs, and again with True
+    if it returns False. ``when_ended`` is called once, in such a thread and after the process, with its exit status, or
+    None if that is unknown. Belongs to the thread of the loop.
     """
 
     def __init__(
@@ -176,10 +183,10 @@ class Pipe:
         connection: str,
         *,
         forwards_agent: bool,
-        hang_up: Callable[[], object],
+        hang_up: Callable[[bool], bool],
         when_ended: Callable[[int | None], object],
     ) -> None:
-        self._streams, self._channel = streams, channel
+        self._streams, self._channel, self._connection = streams, channel, connection
         self._hang_up, self._when_ended = hang_up, when_ended
         self._is_released = False
         self._process = ProcessEndpoint(streams.loop, channel, hang_up=self._end_process, released=self._released)
@@ -200,9 +207,24 @@ class Pipe:
 
     def _end_process(self) -> None:
         """Send HUP and give the process time to end by itself; in a thread that may block."""
-        self._hang_up()
-        with suppress(TimeoutError, EOFError, OSError):
-            self._channel.exit_status(GRACE_SECONDS)
+        if self._hang_up(False):
+            with suppress(TimeoutError, EOFError, OSError):
+                self._channel.exit_status(GRACE_SECONDS)
+            return
+        # Such as where the server opens no further session (MaxSessions), and no second login is possible. To close
+        # this one takes HUP along where the server passes it on (sshd not for root), and makes room if the process
+        # ends; so does the end of another one.
+        self._channel.close()
+        deadline = Deadline(AGAIN_SECONDS)
+        while not self._hang_up(True):
+            if deadline.passed:
+                logger.warning(
+                    "The processes of a client that left may run on, because HUP could not be sent: the machine of %s "
+                    "takes no further session.",
+                    self._connection,
+                )
+                return
+            time.sleep(PAUSE_SECONDS)
 
     def _released(self) -> None:
         try:

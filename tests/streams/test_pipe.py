@@ -261,6 +261,28 @@ def test_the_process_is_hung_up_when_its_client_leaves(opened: Open, place: str,
     eventually(lambda: left.exists() and left.read_text() == "hup\n", "The process was not sent HUP.")
 
 
+@pytest.mark.needs("sshd")
+def test_processes_are_hung_up_where_the_server_opens_no_further_session(
+    daemon: Daemon, opened: Open, tmp_path: Path
+) -> None:
+    left = tmp_path / "left"
+    command = f"exec 2>/dev/null; trap 'echo hup >{left}; exit' HUP; echo begun; while :; do sleep 0.1; done"
+    with ssh_server(tmp_path, MaxSessions="2") as server, client_of(daemon) as client:
+        far = client.connection.add("pipes/full", {"type": "ssh", **ssh_fields(server, server.user)})
+        other = opened({"connection": far, "argv": ["cat"]})
+        stream = opened({"connection": far, "argv": ["sh", "-c", command]})
+        stream.until(b"begun")
+        # So that no second link can be opened.
+        server.authorized_keys.write_text("")
+        stream.close()
+        eventually(server.log, "no further session is asked for", holds=lambda log: log.count("no more sessions") > 1)
+        other.end_input()
+        assert other.finish().status == 0
+        eventually(lambda: left.exists() and left.read_text() == "hup\n", "The process was not sent HUP.")
+        assert server.log().count("Failed publickey") <= 1
+        client.connection.remove([far])
+
+
 def test_a_tcp_stream_of_the_remote_host(opened: Open, place: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         stream = opened({"connection": place, "tcp": {"host": "127.0.0.1", "port": server.getsockname()[1]}})

@@ -40,4 +40,4 @@ done
 root=${root% } carried= spoken=
 [ "$root" ] || exit 0
 descendants
-kill -HUP $root $found 2>/dev/null
+kill -HUP $root $found 2>/dev/null || :
