@@ -386,7 +386,9 @@ def sum_up(verdicts: Sequence[str], of: int, seconds: float, noun: str = "connec
     """
     counts = Counter(verdicts)
     failed = len(verdicts) - counts.pop(OK, 0)
-    others = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
+    # Not in the order in which they came, which differs from run to run.
+    in_order = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
+    others = "".join(f", {count} {verdict}" for verdict, count in in_order)
     ran = plural(of, noun) if len(verdicts) == of else f"{len(verdicts)} of {plural(of, noun)}"
     click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{others}", err=True)
     if failed:

@@ -6,17 +6,17 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 
+import click
 import pytest
 
-from connmgr.cli.fan_out import Gathered, fold_names
+from connmgr.cli.fan_out import Gathered, fold_names, sum_up
 from connmgr.printable import visible
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
 from tests.hasty import hasty
-
-pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd"), pytest.mark.timeout(300)]
 
 HOSTS = 50
 SLOW_SECONDS = 3.0
@@ -27,6 +27,9 @@ RUN_SECONDS = 90.0
 """Longest run on a busy machine; without a limit the frozen host would take an hour."""
 
 
+@pytest.mark.slow
+@pytest.mark.needs("sshd")
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("daemon_program", [hasty("connmgr.engine.running.KILL_SECONDS=4")], ids=["hasty"])
 def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(
     own_connmgr: CommandLine, start_sshd: StartSshd, closed_port: int
@@ -111,6 +114,14 @@ def test_equal_outputs_are_printed_once_below_the_names_that_share_them(
     assert lines[5:-1] == [rule, "local machine/db (1): exit 4", rule, "one", "two", f"{rule} stderr", "why not"]
     assert lines[-1].startswith(f"down: host_refused: 127.0.0.1:{closed_port} refused"), lines[-1]
     assert re.fullmatch(r"5 connections in [\d.]+ s: 3 ok, 1 exit 4, 1 host_refused\n", done.errors), done.errors
+
+
+def test_the_sum_is_in_one_order_whichever_came_first(capsys: pytest.CaptureFixture[str]) -> None:
+    for verdicts in permutations(["ok", "exit 4", "host_refused", "shell_lost", "shell_lost"]):
+        with pytest.raises(click.exceptions.Exit):
+            sum_up(verdicts, 5, 0.1)
+        said = "5 connections in 0.1 s: 1 ok, 2 shell_lost, 1 exit 4, 1 host_refused\n"
+        assert capsys.readouterr().err == said
 
 
 def test_output_that_is_the_same_on_both_streams_is_not_the_same(clean_connmgr: CommandLine) -> None:
