@@ -96,7 +96,7 @@ def broadcast(request: BroadcastRequest) -> flask.Response:
     )
     if (grant := caller().grant) is not None:
         # Its shells are started in other threads, which know no request.
-        request_context().loan = services().loans.of([token.id for token in grant.lineage])
+        request_context().loan = services().loans.of(grant.lineage_ids)
     sound = [row for row in selection.stored.values() if isinstance(row, Connection)]
     running = [] if order.fresh else shells.admitted(sound, access, order.session)
     ready = dict.fromkeys(connection.id for connection in running)

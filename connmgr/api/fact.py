@@ -67,7 +67,7 @@ def gather(request: FactGatherRequest) -> FactGatherResponse:
     grant, gathered = caller().grant, []
     if grant is not None:
         # Links are opened in other threads, which know no request.
-        request_context().loan = services().loans.of([token.id for token in grant.lineage])
+        request_context().loan = services().loans.of(grant.lineage_ids)
     for outcome in services().facts.gather(
         request.connections or [],
         request.parts,

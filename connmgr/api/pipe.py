@@ -13,7 +13,7 @@ from connmgr import errors
 from connmgr.api.context import caller, cancellation, ground_of, note_forwarding
 from connmgr.api.endpoint import Group
 from connmgr.api.record import end_recorder
-from connmgr.api.running import EXAMPLE, OPENING, program_of, sandbox_of, sent_by, with_words
+from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_words
 from connmgr.api.services import services
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
 from connmgr.contract.shell import Address, PipeRequest
@@ -30,6 +30,7 @@ from connmgr.pipes.streams import Pipe
 from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Pty
 from connmgr.printable import in_one_line
 from connmgr.rights.actions import Action
+from connmgr.shell.commands import sandbox_of
 
 HANG_UP_SECONDS = 10.0
 LANGUAGE_SECONDS = 10.0

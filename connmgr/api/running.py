@@ -29,9 +29,8 @@ from connmgr.contract import message
 from connmgr.contract.common import CommandOptions, SendsEnvironment, WaitingForInput, WhatRuns, bytes_of
 from connmgr.contract.job import ENDED, KEEP_SECONDS, JobStartRequest
 from connmgr.contract.shell import FRESH_SESSION, ExecRequest, ExecResponse
-from connmgr.engine.envelope import Command, Requester
+from connmgr.engine.envelope import Command
 from connmgr.engine.running import Result
-from connmgr.engine.script import new_nonce
 from connmgr.engine.state import ShellSnapshot
 from connmgr.engine.stdin_pipe import Input
 from connmgr.engine.waiting import WaitingWork
@@ -40,9 +39,9 @@ from connmgr.jobs import launch
 from connmgr.jobs.jobs import JobOutput
 from connmgr.jobs.remote import RemoteJobs, remote_jobs_of
 from connmgr.processes import posix_session_of
-from connmgr.rights.grant import Grant
 from connmgr.shares import Held
-from connmgr.shell.commands import state_of
+from connmgr.shell import commands
+from connmgr.shell.commands import sandbox_of, state_of, words_of
 from connmgr.shell.shells import NO_SHELL
 from connmgr.suspension import Suspended
 from connmgr.vault.jobs import StoredJob
@@ -111,23 +110,8 @@ def with_words(request: Runs) -> Runs:
 
 def command_of(request: CommandOptions, arriving: Input | None = None) -> Command:
     """Return the command of a request, which is that being answered, and perhaps of input still ``arriving``."""
-    return Command(
-        (request.command or "").encode(),
-        bytes_of(request.stdin or "", request.encoding),
-        arriving,
-        directory=None if request.cwd is None else request.cwd.encode(),
-        environment=request.env,
-        sent=sent_by(request),
-        argv=words_of(request.argv),
-        requester=_requester(),
-        memory=_memory(),
-        sandbox=sandbox_of(caller().grant),
-    )
-
-
-def sandbox_of(grant: Grant | None) -> str:
-    """Return the mark of the sandbox in which a token's command runs that may only look; empty for any other."""
-    return new_nonce() if grant is not None and grant.read_only else ""
+    sender = caller()
+    return commands.command_of(request, sender.name, sender.grant, sent_by(request), _memory(), arriving)
 
 
 def sent_by(request: SendsEnvironment) -> Mapping[str, str] | None:
@@ -149,25 +133,12 @@ def _memory() -> Callable[[], Held] | None:
     return None if holder is None else partial(Held, services().outputs, holder)
 
 
-def _requester() -> Requester:
-    sender = caller()
-    grant = sender.grant
-    if grant is None:
-        return Requester(sender.name)
-    return Requester(sender.name, tuple(token.id for token in grant.lineage), grant.name)
-
-
 def shown_waiting(work: WaitingWork | None, *, locked: bool = False) -> WaitingForInput | None:
     """Return what work waits for; without its lines if the caller cannot open the connection's secrets."""
     if work is None:
         return None
     lines = [] if locked else list(work.lines)
     return WaitingForInput(since=work.since, lines=lines, secret=work.is_secret, certain=work.is_certain)
-
-
-def words_of(argv: Sequence[str] | None) -> tuple[bytes, ...]:
-    """Return the words of an argv in bytes; none without one."""
-    return tuple(word.encode() for word in argv or ())
 
 
 def program_of(argv: Sequence[str], environment: Mapping[str, str] | None) -> list[str]:

@@ -15,12 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from connmgr.contract.common import bytes_of
 from connmgr.contract.event import RUN
 from connmgr.contract.run import (
     ENDED,
@@ -35,9 +34,7 @@ from connmgr.contract.run import (
     RunStartRequest,
 )
 from connmgr.durations import boot_time
-from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
-from connmgr.engine.script import new_nonce
 from connmgr.errors import (
     CommandCancelled,
     CommandTimeout,
@@ -60,6 +57,7 @@ from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
 from connmgr.shares import Held, MemoryShares, refused
 from connmgr.shell.broadcast import Order
+from connmgr.shell.commands import command_of
 from connmgr.shell.shells import ShellTable
 from connmgr.vault import Connection, Vault
 from connmgr.vault.runs import TOPIC, BatchOwner, BegunTarget, NewRun, RunStep, StoredRun, TargetOutcome
@@ -739,7 +737,7 @@ class RunDriver:
             return FactsWork(runs._facts, self._access, facts)
         # What is in memory at a time is counted until it is stored, as the outputs of requests are until they are sent.
         memory = None if self.holder is None else partial(Held, runs._outputs, self.holder)
-        command = replace(command_of(request, self._author), memory=memory)
+        command = command_of(request, self._author.name, self._author.grant, request.send_env, memory)
         if spec["as"] == JOB:
             job = JobOrder(
                 command,
@@ -776,19 +774,3 @@ class RunDriver:
             rights.require(connection)
 
         return admits
-
-
-def command_of(request: RunStartRequest, author: Author) -> Command:
-    """Return the command of a run."""
-    tokens = () if author.grant is None else tuple(grant.id for grant in author.grant.lineage)
-    requester = Requester(author.name, tokens, None if author.grant is None else author.grant.name)
-    return Command(
-        (request.command or "").encode(),
-        bytes_of(request.stdin or "", request.encoding),
-        directory=None if request.cwd is None else request.cwd.encode(),
-        environment=request.env,
-        sent=request.send_env,
-        argv=tuple(word.encode() for word in request.argv or ()),
-        requester=requester,
-        sandbox=new_nonce() if author.grant is not None and author.grant.read_only else "",
-    )

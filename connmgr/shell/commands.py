@@ -1,4 +1,4 @@
-"""Begins commands in the shells of connections, and starts the shells first if asked to.
+"""Makes commands of requests, and begins them in the shells of connections, which it starts first if asked to.
 
 A command that somebody has approved begins only on the ground of its approval (:mod:`connmgr.rights.ground`), which
 :class:`Grounds` finds from the vault and the running shells.
@@ -7,23 +7,63 @@ A command that somebody has approved begins only on the ground of its approval (
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from connmgr.cancellation import Cancellation
+from connmgr.contract.common import CommandOptions, bytes_of
 from connmgr.contract.shell import fresh_session
-from connmgr.engine.envelope import Command
+from connmgr.engine.envelope import Command, Memory, Requester
 from connmgr.engine.running import RunningCommand
+from connmgr.engine.script import new_nonce
 from connmgr.engine.session import Session
 from connmgr.engine.state import ShellSnapshot
+from connmgr.engine.stdin_pipe import Input
 from connmgr.errors import ConnmgrError, NoShell, ShellLost
 from connmgr.links.chain import Target, route_hosts
 from connmgr.plugin import Dialled
 from connmgr.registry import Registry
+from connmgr.rights.grant import Grant
 from connmgr.rights.ground import Ground, Reads, ShellState, shell_state
 from connmgr.secrets.principals import Access
 from connmgr.shell.shells import ShellRef, ShellTable
 from connmgr.vault import Vault
+
+
+def command_of(
+    request: CommandOptions,
+    client: str,
+    grant: Grant | None,
+    sent: Mapping[str, str] | None,
+    memory: Callable[[], Memory] | None,
+    arriving: Input | None = None,
+) -> Command:
+    """Return the command of a request by ``client`` with the token ``grant``, and perhaps of input still ``arriving``.
+
+    ``sent`` and ``memory`` are those of :class:`Command`.
+    """
+    return Command(
+        (request.command or "").encode(),
+        bytes_of(request.stdin or "", request.encoding),
+        arriving,
+        directory=None if request.cwd is None else request.cwd.encode(),
+        environment=request.env,
+        sent=sent,
+        argv=words_of(request.argv),
+        requester=Requester(client) if grant is None else Requester(client, tuple(grant.lineage_ids), grant.name),
+        memory=memory,
+        sandbox=sandbox_of(grant),
+    )
+
+
+def words_of(argv: Sequence[str] | None) -> tuple[bytes, ...]:
+    """Return the words of an argv in bytes; none without one."""
+    return tuple(word.encode() for word in argv or ())
+
+
+def sandbox_of(grant: Grant | None) -> str:
+    """Return the mark of the sandbox in which a token's command runs that may only look; empty for any other."""
+    return new_nonce() if grant is not None and grant.read_only else ""
 
 
 class Grounds:
