@@ -167,6 +167,7 @@ def test_a_reader_that_waits_keeps_further_commands_from_beginning(hosts: Hosts,
 
 @pytest.mark.parametrize("start", [True, False])
 def test_no_more_run_at_a_time_than_parallel_says(hosts: Hosts, tmp_path: Path, *, start: bool) -> None:
+    hosts.run("true", 6)
     if start:
         for id in hosts.ids[:6]:
             hosts.client.shell.stop(id)
