@@ -53,7 +53,7 @@ def test_the_content_type_is_not_looked_at(caller: Caller, tmp_path: Path, kind:
     answer = caller.upload(content, **{"Content-Type": kind})
     assert answer.status == 200
     written = caller.post("/fs/write", connection=LOCAL, blob=answer.json["blob"], path=str(tmp_path / "file"))
-    assert (written.status, written.body) == (200, b"")
+    assert (written.status, written.json) == (200, {})
     assert (tmp_path / "file").read_bytes() == content
 
 

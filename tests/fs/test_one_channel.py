@@ -79,7 +79,7 @@ def test_files_and_timeouts(start_daemon: StartDaemon, strict: Strict) -> None:
     blob = caller.blob(content)
     for _ in range(3):
         written = caller.post("/fs/write", connection=connection, blob=blob, path=f"{strict.home}/file")
-        assert (written.status, written.body) == (200, b"")
+        assert (written.status, written.json) == (200, {})
         assert caller.post("/fs/read", connection=connection, path=f"{strict.home}/file").body == content
         # If the second connection is lost, the next request opens another one.
         running = daemon.client.post("/shell/exec", connection=connection, command="sleep 0; echo $PPID")
