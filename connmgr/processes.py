@@ -311,6 +311,14 @@ def _place() -> str:
     return f"{binascii.crc32(chr(0).join(facts).encode()):08x}"
 
 
+def most_open_files() -> int:
+    """Return how many files this process may have open; a number beyond all that it will, if there is no limit."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+
 def harden() -> None:
     """Switch core dumps off, and on Linux hide this process's memory from the user's other processes.
 

@@ -7,7 +7,6 @@ import hashlib
 import io
 import os
 import queue
-import resource
 import stat
 import tempfile
 import threading
@@ -31,6 +30,7 @@ from connmgr.errors import (
     TransferFailed,
     UnknownBlob,
 )
+from connmgr.processes import most_open_files
 from connmgr.shares import Shares, of_tokens
 
 PIECE_BYTES = 192 << 10
@@ -444,8 +444,7 @@ class BlobRoom:
     """The memory and the files that all blobs share. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most_files = MAX_FILES if soft == resource.RLIM_INFINITY else min(MAX_FILES, soft // 4)
+        self._most_files = min(MAX_FILES, most_open_files() // 4)
         self._lock = threading.Lock()
         self._bytes = 0
         self._files = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import resource
 import secrets
 import selectors
 import socket
@@ -24,7 +23,7 @@ from connmgr.contract.multiplex import REMOTE
 from connmgr.errors import ConnectTimeout, InvalidRequest, NoControlSocket, Stopping
 from connmgr.multiplex.clients import MultiplexClient
 from connmgr.multiplex.passengers import Passenger, Pipeline, Sender, Served
-from connmgr.processes import is_trusted, peer_uid
+from connmgr.processes import is_trusted, most_open_files, peer_uid
 from connmgr.secrets.principals import Access
 from connmgr.shares import refused, room
 from connmgr.streams.listener import Place
@@ -235,7 +234,9 @@ class ControlSockets:
 
     def _room_of(self, holder: str | None) -> int:
         """Return how many more sockets may be opened for ``holder`` (:mod:`connmgr.shares`)."""
-        return room(_most_sockets(), holder, ((entry.sender.holder, 1) for entry in self._sockets.values()))
+        limit = most_open_files()
+        most = max(limit - RESERVED_DESCRIPTORS, limit // 2)
+        return room(most, holder, ((entry.sender.holder, 1) for entry in self._sockets.values()))
 
     def _find(self, key: _Key) -> ControlSocket:
         if key not in self._sockets:
@@ -445,10 +446,3 @@ def _name(beside: Path, path: Path) -> None:
             else:
                 raise OSError(errno.EADDRINUSE, "another program listens there") from None
         path.hardlink_to(beside)
-
-
-def _most_sockets() -> int:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return 1 << 20
-    return max(limit - RESERVED_DESCRIPTORS, limit // 2)

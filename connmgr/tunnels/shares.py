@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Callable
 
+from connmgr.processes import most_open_files
 from connmgr.shares import Shares, of_tokens
 
 DESCRIPTORS = 3 / 8
@@ -36,8 +35,7 @@ class TunnelShares:
     """
 
     def __init__(self) -> None:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._limit = sys.maxsize if limit == resource.RLIM_INFINITY else limit
+        self._limit = most_open_files()
         descriptors = int(self._limit * DESCRIPTORS)
         self._descriptors = Shares(*of_tokens(descriptors), whole=descriptors)
         self._dials = Shares(*of_tokens(DIALS), whole=DIALS)
