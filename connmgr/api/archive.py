@@ -187,13 +187,13 @@ def upload(request: UploadRequest) -> UploadResponse:
     """
     # The body comes once, so the write cannot be tried again if others change the file after it was copied: then the
     # copy is the older one.
-    marks = FileAttributes(request.mode, request.modified, NOTHING if request.create else request.replaces or "")
+    attributes = FileAttributes(request.mode, request.modified, NOTHING if request.create else request.replaces or "")
     with (
         _content(request) as (pieces, length),
         place_of(request, streamed=True) as place,
         keeping(request, place, request.path, why_not=NO_COPY_OF) as change,
     ):
-        size, digest = receive(place, request.path, pieces, length, marks)
+        size, digest = receive(place, request.path, pieces, length, attributes)
         if change is not None:
             change.after = written(change, size, digest)
     detail(bytes=size, sha256=digest)

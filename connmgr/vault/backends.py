@@ -1,4 +1,4 @@
-"""The two databases that can hold a vault, side by side: a SQLite file for one daemon, PostgreSQL for several.
+"""The two databases that can hold a vault: a SQLite file, with its lock, for one daemon; PostgreSQL for several.
 
 :func:`open_database` chooses by the URL. The protocol :class:`connmgr.vault.database.Backend` has everything in which
 the two differ; a statement that both understand is written once, elsewhere.
@@ -242,6 +242,20 @@ class SQLite:
         return connection
 
 
+_PIECE_STEPS = 10000
+"""Instructions of SQLite's virtual machine after which a token's search gives way: some 0.1 ms."""
+
+
+def _begin(connection: sa.Connection) -> None:
+    statement = connection.get_execution_options().get("begin", "BEGIN IMMEDIATE")
+    # Not while it writes, for which the owner may wait; and not for the owner, since each call takes the interpreter.
+    handler = give_way if statement == "BEGIN" and gives_way() else None
+    if handler is not None:
+        give_way()
+    connection.connection.dbapi_connection.set_progress_handler(handler, _PIECE_STEPS)  # type: ignore[union-attr]
+    connection.exec_driver_sql(statement)
+
+
 def inspect_file(path: Path) -> schema.StoredSchema:
     """Return the content of the vault in the file ``path``, without writing to it.
 
@@ -278,20 +292,6 @@ def _connect_to_look(path: Path) -> sqlite3.Connection:
 def _holds(path: Path, suffix: str) -> bool:
     beside = path.with_name(path.name + suffix)
     return beside.exists() and beside.stat().st_size > 0
-
-
-_PIECE_STEPS = 10000
-"""Instructions of SQLite's virtual machine after which a token's search gives way: some 0.1 ms."""
-
-
-def _begin(connection: sa.Connection) -> None:
-    statement = connection.get_execution_options().get("begin", "BEGIN IMMEDIATE")
-    # Not while it writes, for which the owner may wait; and not for the owner, since each call takes the interpreter.
-    handler = give_way if statement == "BEGIN" and gives_way() else None
-    if handler is not None:
-        give_way()
-    connection.connection.dbapi_connection.set_progress_handler(handler, _PIECE_STEPS)  # type: ignore[union-attr]
-    connection.exec_driver_sql(statement)
 
 
 def sync_directory(directory: Path) -> None:

@@ -9,6 +9,7 @@ else
   if [ -e "$p" ] || [ -L "$p" ]; then no file_exists; fi
 fi
 b=${p##*/}
+# Without a mode or an owner there is nothing to set from inside; `.` and `..` name no new directory.
 case $2$4:$b in
   :*|*:|*:.|*:..) why=$(mkdir ${3:+-p} ${2:+-m "$2"} -- "$p" 2>&1) || because "$why"; say ok; exit 0;;
 esac
