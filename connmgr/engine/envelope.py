@@ -149,8 +149,9 @@ def build_envelope(
         exports = (export + k.encode() + b"=" + dialect.quoted(v.encode()) for k, v in command.environment.items())
         steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # Some variables cannot be set; the shell prints which.
     if command.argv:
-        source = b" " if command.source is None else b" <" + command.source + b" "
-        steps.append(executed(dialect, command.argv) + source + _OUTPUT)
+        # Behind the output, so that the requester is told of input that cannot be opened.
+        source = b"" if command.source is None else b" <" + command.source
+        steps.append(executed(dialect, command.argv) + b" " + _OUTPUT + source)
     elif interpreter:
         steps.append(_interpreted(dialect, command, mark, interpreter))
     else:
@@ -220,7 +221,10 @@ def _as_path(directory: bytes) -> bytes:
 
 
 def _evaluated(dialect: Dialect, command: Command) -> Iterator[bytes]:
-    if command.source is not None:
+    if command.stdin_pipe is not None:
+        # Without it, the command would read the supervisor's own input. Not every shell exits by itself.
+        yield b"{ exec <" + quote(command.stdin_pipe) + b";} 2>&9||exit 126"
+    elif command.source is not None:
         yield b"exec <" + command.source
     text = command.text
     if dialect.hold:

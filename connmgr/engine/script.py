@@ -15,14 +15,20 @@ from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 
-# bash, also as sh, takes functions of any name from its environment, where a login's start-up files may have exported
-# them: `cd` that also lists a directory, `rm` that asks. None of ours may run them.
-_WITHOUT_FUNCTIONS = (
-    "case ${BASH_VERSION-} in ?*) unset -f unset declare; for f in $(declare -F); do "
-    'case $f in declare|-f*) ;; *) unset -f -- "$f";; esac; done;; esac'
+# bash, also as sh, takes options and functions of any name from its environment, where start-up files of a login may
+# have put them: `set -e`, a `cd` that also lists a directory, an `rm` that asks. No program of ours may run under them.
+_AS_OURS = (
+    "case ${BASH_VERSION-} in ?*) set +aefuvxC; unset -f unset declare shopt; for f in $(declare -F); do "
+    'case $f in declare|-f*) ;; *) unset -f -- "$f";; esac; done; '
+    "shopt -u failglob nullglob nocaseglob nocasematch 2>/dev/null;; esac; "
 )
+_STEERING = (
+    "BLOCK_SIZE CLICOLOR_FORCE FIND_BLOCK_SIZE GREP_OPTIONS LS_BLOCK_SIZE PS_PERSONALITY QUOTING_STYLE TIME_STYLE TMOUT"
+)
+"""Variables by which the tools of our programs print something else, or end."""
+
 # Without single quotes, newlines, backslashes and exclamation marks, which fish and csh parse differently.
-_BOOT = f'{_WITHOUT_FUNCTIONS}; LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
+_BOOT = f'{_AS_OURS}unset {_STEERING}; LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
 # The user's programs keep the user's functions.
 _BOOT_IN_OWN_LOCALE = 'eval "$(case ${BASH_VERSION-} in (?*) unset -f printf;; esac; LC_ALL=C printf %b "$1")"'
 _PARSED_DIFFERENTLY = frozenset(b"'\\!^`")

@@ -5,6 +5,7 @@ The tests run over every transport too (tests/engine/test_transports.py).
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from connmgr.engine import stdin_pipe
 from connmgr.engine.envelope import Command
 from connmgr.engine.session import Session
 from connmgr.errors import ChannelRefused, CommandCancelled, NoSuchDirectory
-from connmgr.plugin import Channel, Pty
+from connmgr.plugin import Channel, Deadline, Pty
 from tests.deadlines import DEADLINE_SECONDS
 from tests.engine.shells import assert_usable, local_session, out, run
 from tests.plugins.faulty_types import Delegate, Link
@@ -185,3 +186,21 @@ def test_chunks_are_exact_whatever_the_remote_host_has(manner: str, tmp_path: Pa
     assert done.stdout == b"".join(pieces) + b"rest"
     if not manner:
         assert done.stderr == b"ok\n" * 3
+
+
+@pytest.mark.parametrize("options", [{"text": b"cat; A=1"}, {"argv": (b"cat",)}], ids=["text", "argv"])
+@pytest.mark.local("the pipe is taken away here")
+def test_a_command_whose_input_is_gone_does_not_run(
+    posix: Session, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
+) -> None:
+    def vanished(channel: Channel, deadline: Deadline) -> tuple[bytes, bytes]:
+        manner, path = announced(channel, deadline)
+        Path(os.fsdecode(path)).unlink()
+        return manner, path
+
+    announced = stdin_pipe._announced
+    monkeypatch.setattr(stdin_pipe, "_announced", vanished)
+    monkeypatch.setattr(stdin_pipe, "END_SECONDS", 0.1)
+    result = posix.exec(Command(stdin=BINARY, **options), DEADLINE_SECONDS)  # type: ignore[arg-type]
+    assert (result.exit_code != 0, bytes(result.stdout)) == (True, b"")
+    assert_usable(posix)

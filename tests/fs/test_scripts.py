@@ -37,6 +37,7 @@ from tests.fs.remote_hosts import (
     stored,
     tools_and_shells,
 )
+from tests.jobs.test_places import Mounted
 
 ALL_BYTES = bytes(range(256)) * 20
 
@@ -380,6 +381,35 @@ def test_a_temporary_directory_is_private_and_another_each_time(place: RemoteFil
     finally:
         for path in made:
             path.rmdir()
+
+
+@pytest.mark.needs("mounts")
+@pytest.mark.parametrize("kind", ["GNU", pytest.param("busybox", marks=pytest.mark.needs("busybox")), "few"])
+def test_a_system_without_proc_has_files_all_the_same(tmp_path: Path, folder: Path, write: Write, kind: str) -> None:
+    paths = {
+        "GNU": lambda _: os.environ["PATH"],
+        "busybox": busybox_tools,
+        "few": lambda _: chosen_tools(tmp_path, [*NECESSARY, "stat"]),
+    }
+    transport = Mounted("mount -t tmpfs tmpfs /proc", paths[kind](tmp_path), tmp_path)
+    place = RemoteFileSystem(transport, bytes(folder))
+    for content in (b"first", b"second, and longer"):
+        write(place, b"file", content)
+        assert content_of(place, b"file") == content
+    (folder / "file").chmod(0o640)
+    write(place, b"file", b"third")
+    assert ((folder / "file").stat().st_mode & 0o7777, names_in(folder)) == (0o640, ["file"])
+    transport.close()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_missing_program_is_named(tmp_path: Path, folder: Path, shell: str) -> None:
+    tools = chosen_tools(tmp_path, [name for name in NECESSARY if name != "mkdir"])
+    transport = Elsewhere(shell_called_sh(tmp_path, shell), tools, tmp_path)
+    place = RemoteFileSystem(transport, bytes(folder))
+    with pytest.raises(errors.FileOperationFailed, match="The program mkdir is missing there"):
+        files.make_directory(place, b"new", None, parents=False, timeout=20)
+    transport.close()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -13,6 +13,7 @@ import pytest
 from connmgr import errors
 from connmgr.engine.script import programs
 from connmgr.fs import files
+from connmgr.fs.checksums import Checksums
 from connmgr.fs.remote import RemoteFileSystem
 from connmgr.jobs.launch import OPEN, Launch
 from connmgr.plugin import Channel, Pty, Transport
@@ -110,6 +111,41 @@ def test_functions_that_a_login_exports_mislead_nothing_of_ours(tmp_path: Path, 
         with pytest.raises(errors.CommandTimeout):
             run(session, "/bin/sleep 100", timeout=0.2)
         assert run(session, "/bin/echo x").stdout == b"x\n"
+    jobs.close()
+
+
+STEERING = {
+    "BLOCK_SIZE": "human-readable",
+    "CLICOLOR_FORCE": "1",
+    "FIND_BLOCK_SIZE": "1",
+    "GREP_OPTIONS": "-v --color=always",
+    "LS_BLOCK_SIZE": "1K",
+    "PS_PERSONALITY": "hpux",
+    "QUOTING_STYLE": "c",
+    "TIME_STYLE": "full-iso",
+    "TMOUT": "1",
+}
+OPTIONS = {"SHELLOPTS": "errexit:nounset:noglob:noclobber:xtrace", "BASHOPTS": "failglob:nullglob:nocasematch"}
+
+
+@pytest.mark.needs("mounts", "bash")
+@pytest.mark.parametrize("variables", [STEERING, OPTIONS], ids=["tools", "bash"])
+def test_variables_that_steer_tools_or_the_shell_mislead_nothing_of_ours(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    sh_is_bash = f"mount --bind {program('bash')} {Path('/bin/sh').resolve()}"
+    jobs = Jobs(Mounted(sh_is_bash, os.environ["PATH"], tmp_path, **variables))
+    all_of_it(jobs)
+    place = RemoteFileSystem(jobs.transport, bytes(tmp_path), jobs.helpers)
+    (tmp_path / "tree" / "a").mkdir(parents=True)
+    (tmp_path / "tree" / "a" / "b").write_bytes(b"x" * 100_000)
+    entries = {entry.name: entry.size for entry in files.list_directory(place, b"tree", recursive=True)}
+    assert entries[b"a/b"] == 100_000
+    assert [sum.name for some in Checksums(place, b"tree") for sum in some] == [b"a/b"]
+    with local_session("bash", transport=Mounted(sh_is_bash, os.environ["PATH"], tmp_path, **variables)) as session:
+        with pytest.raises(errors.CommandTimeout):
+            run(session, "/bin/sleep 100", timeout=0.2)
+        assert run(session, "/bin/echo x").stdout == b"x\n", "the command that took too long took the shell along"
     jobs.close()
 
 

@@ -6,7 +6,13 @@
 say() { ifs=$IFS IFS=' '; set -- "$mark $*"; IFS=$ifs; printf '%s\n' "$1"; }
 tidy() { :; }
 no() { tidy; say no "$@"; exit ${receiving:-0}; }
+missing() { no file_operation_failed "The program ${1##*: } is missing there."; }
 because() {
+  # zsh says behind that what is missing, other shells before it.
+  case $1 in
+    *": not found"|*": command not found"|*": inaccessible or not found") missing "${1%: *}";;
+    *"command not found: "*) missing "$1";;
+  esac
   case ${1##*: } in
     *"o space left"*|*"uota exceeded"*) no no_space;;
     *"ermission denied"*|*"not permitted"*|*"ead-only file"*) no permission_denied;;

@@ -1,9 +1,5 @@
 # A line that is no call, such as the rest of a file that could not be written, ends the helper.
 #
-# bash takes options from its environment, also as sh.
-set +aefuvxC
-# shellcheck disable=SC3044
-case ${BASH_VERSION-} in ?*) ! command -v shopt >/dev/null || shopt -u failglob nullglob nocaseglob nocasematch;; esac
 # A shell that can open too little takes what it cannot open for what does not exist, or is not permitted. POSIX has 20
 # descriptors at least; each redirection keeps what was there before under a number from 10 on.
 ({ { { :; } </dev/null 2>&1; } </dev/null 2>&1; } </dev/null 2>&1) ||

@@ -50,4 +50,6 @@ replace() {
   done
   return 1
 }
-identity() { stat -L -c %d:%i /proc/self/fd/0 || stat -f %d:%i; } 2>/dev/null
+# The second is GNU's, for systems without /proc.
+identity() { stat -L -c %d:%i /proc/self/fd/0 || stat -L -c %d:%i - || stat -f %d:%i; } 2>/dev/null
+named() { stat -c %d:%i -- "$1" || stat -f %d:%i -- "$1"; } 2>/dev/null

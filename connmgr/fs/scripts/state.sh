@@ -18,7 +18,7 @@ facts_of_open() { stat -L -c '%s %a %u %g %Y' /proc/self/fd/0 || stat -f '%z %Mp
 [ "$gated" ] || opened() {
   [ -f "$p" ] && [ ! -L "$p" ] || return
   found=$(identity) || return 0
-  [ "$found" = "$( { stat -c %d:%i -- "$p" || stat -f %d:%i -- "$p"; } 2>/dev/null)" ]
+  [ "$found" = "$(named "$p")" ]
 }
 told() { say ok "$1" "$2" $sums; printf '%s\000' "$at"; }
 deliver() {

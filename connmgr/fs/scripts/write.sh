@@ -79,7 +79,7 @@ overwrite() {
   no permission_denied
 }
 in_place() {
-  [ "$(identity <&4)" = "$found_at" ] || swapped
+  is_open 4 "$found_at" || swapped
   to=/proc/self/fd/4; [ -e "$to" ] || { [ ! "$gated" ] || unsafe /proc; to=$p; }
   # First, because others may be able to read the file.
   if [ "$owner" ] && [ "$mode" ]; then why=$(chmod -- "$mode" "$to" 2>&1) || because "$why"; fi
@@ -114,8 +114,10 @@ give_back() {
   esac
   why=$(chmod -- "${mode:-=rw}" "$f" 2>&1) || because "$why"
 }
+# Whether the file that is open as $1 is $2, as far as anything here tells.
+is_open() { found=$(identity <&"$1") || found=$2; [ "$found" = "$2" ]; }
 arrived() {
-  if [ "$f" = "$t" ]; then [ "$(stat -f %d:%i <&3)" = "$(stat -f %d:%i -- "$p")" ] && return
+  if [ "$f" = "$t" ]; then is_open 3 "$(named "$p")" && return
   else [ "$f" -ef "$p" ] && return; fi
   # It may have arrived, and been replaced by the next writer.
   o=$(readlink "$f"); o=${o%" (deleted)"}

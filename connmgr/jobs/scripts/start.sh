@@ -25,6 +25,7 @@ job_base() {
   [ -e "$job_top" ] || [ -L "$job_top" ] || why=$(mkdir -- "$job_top" 2>&1)
   # Before anything is made in it.
   if ! job_top_is_ours; then
+    case $why in *"not found"*) because "$why";; esac
     why=${why##*: }
     no permission_denied "${why:-$job_top does not belong to it alone: have it removed, or set TMPDIR there.}"
   fi
