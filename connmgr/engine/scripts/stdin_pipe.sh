@@ -10,6 +10,8 @@ mkfifo "$d/stdin" || exit 1
 if [ -t 0 ]; then echo "ok ${exact:-acknowledged} $d/stdin"; else echo "ok plain $d/stdin"; fi
 # Without a line that says that the command begins, nobody will open the other end.
 read -r begins || exit
+# If somebody has removed it, this would make a file, and the command could take its beginning for the whole.
+[ -p "$d/stdin" ] || exit
 # The command has opened its end when this returns. Then nothing is left, even if this shell is killed.
 exec 3>"$d/stdin"
 rm -rf "$d"
