@@ -80,6 +80,8 @@ class Lull:
         self._activity = activity
         self._since = time.monotonic() if since is None else since
         self._looked = float("-inf")
+        self.stirs = 0
+        """How often the work has moved: what a look has found is out of date if it has moved meanwhile."""
 
     def note(self, activity: Hashable) -> bool:
         """Note how far the work has come; return whether it has not moved."""
@@ -91,6 +93,7 @@ class Lull:
 
     def stir(self) -> None:
         """Note that the work moves now, such as by input."""
+        self.stirs += 1
         self._since, self._looked = time.monotonic(), float("-inf")
 
     def is_due(self, *, waits: bool) -> bool:

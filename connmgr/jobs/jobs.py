@@ -196,10 +196,17 @@ class CachedJob:
         stderr: bytes = b"",
         directory: bytes | None = None,
         *,
+        stirs: int | None = None,
         tell: Callable[[str], object] = lambda _: None,
     ) -> JobOutput:
-        """Store the seen state of the job, notify the waiters of news, and ``tell`` if it waits or goes on."""
+        """Store the seen state of the job, notify the waiters of news, and ``tell`` if it waits or goes on.
+
+        ``stirs`` is how often it had moved before a look at what it waits for.
+        """
         with self._lock:
+            if stirs not in (None, self.lull.stirs):
+                # It has got input meanwhile, perhaps what it waited for.
+                remote_job = replace(remote_job, waiting=None)
             before = self._last
             version = before.version + (remote_job != before.seen or before.stale)
             now = JobOutput(remote_job, False, version, stdout_offset, stdout, stderr_offset, stderr, directory)
@@ -654,6 +661,7 @@ class Jobs:
         news = False
         by_name = {remote_name(id): cached for id, cached in jobs.items()}
         known = {name: cached.stored for name, cached in by_name.items()}
+        stirs = {name: cached.lull.stirs for name, cached in by_name.items()}
         looked = {name: by_name[name].moved_on(state) for name, state in remote.look(by_name, CALL_SECONDS).items()}
         silent = {
             name: state
@@ -668,7 +676,8 @@ class Jobs:
             cached = by_name[name]
             before = cached.last.version
             self._record(cached, known[name], state)
-            news |= cached.publish(state, tell=partial(self._tell, job=cached.stored)).version != before
+            tell = partial(self._tell, job=cached.stored)
+            news |= cached.publish(state, stirs=stirs[name], tell=tell).version != before
         return news
 
     def _record(self, cached: CachedJob, known: StoredJob, remote_job: RemoteJob) -> None:

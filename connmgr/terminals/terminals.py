@@ -234,8 +234,10 @@ class Terminals:
     def look(self, silent: Iterable[Terminal]) -> None:
         """Find out which ``silent`` terminals wait for input; where a machine does not answer, nothing changes."""
         by_link: dict[Link, list[Terminal]] = {}
+        stirs: dict[Terminal, int] = {}
         for terminal in silent:
             terminal.lull.look()
+            stirs[terminal] = terminal.lull.stirs
             by_link.setdefault(terminal.lease.link, []).append(terminal)
         for link, terminals in by_link.items():
             marks = {_MARK + terminal.origin.id: terminal for terminal in terminals}
@@ -250,7 +252,8 @@ class Terminals:
                 with terminal.output.look() as (screen, _):
                     lines = [line.rstrip() for line in screen.grid.lines[: screen.y + 1]]
                 work = waiting_work(blocked_terminals.get(mark), lines, before=terminal.waiting)
-                if terminal.state == RUNNING and terminal.lull.note(end):
+                # Not if it has got input meanwhile, perhaps what it waited for.
+                if terminal.state == RUNNING and terminal.lull.note(end) and terminal.lull.stirs == stirs[terminal]:
                     self._note_waiting(terminal, work)
 
     def _note_waiting(self, terminal: Terminal, work: WaitingWork | None) -> None:

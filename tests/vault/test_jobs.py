@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from connmgr.engine.waiting import WaitingWork
 from connmgr.errors import JobLimit, KeyReused, UnknownConnection, UnknownJob
 from connmgr.jobs.jobs import JobLimits, Jobs
 from connmgr.jobs.remote import JobStream, RemoteHosts, RemoteJob
@@ -17,7 +19,11 @@ from connmgr.vault import Vault
 from connmgr.vault.jobs import JobFilter, StoredJob
 from connmgr.vault.names import LOCAL
 from connmgr.vault.schema import now
+from tests.deadlines import eventually
 from tests.vault.conftest import Add
+
+if TYPE_CHECKING:
+    from connmgr.secrets.principals import Access
 
 LIMITS = {"most_of_connection": 3, "most": 4}
 
@@ -142,3 +148,40 @@ def test_a_job_that_begins_while_a_look_at_its_host_is_under_way_is_not_lost(vau
     looks.append(lambda: "gone")
     jobs.refresh([vault.jobs.get(job.id)])
     assert vault.jobs.get(job.id).state == "lost"
+
+
+class Asking(Hosts):
+    """A remote host whose job waits for input, which it gets ``meanwhile``: while it is looked at."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__(lambda: "running")
+        self.meanwhile = meanwhile
+
+    def ask_once(self, _connection: str, _access: object, work: Callable[[Hosts], None]) -> None:
+        work(self)
+
+    def input(self, *_: object) -> None:
+        pass
+
+    def waiting(self, jobs: Mapping[str, RemoteJob], _timeout: float) -> dict[str, RemoteJob]:
+        self.meanwhile()
+        waits = WaitingWork(now(), ("Go on?",), is_secret=False, is_certain=True)
+        return {name: replace(job, waiting=waits) for name, job in jobs.items()}
+
+
+def test_a_job_that_gets_input_while_it_is_looked_at_does_not_wait_for_it(vault: Vault) -> None:
+    # Begun before the daemon, it is looked at at once.
+    job = replace(new(stdin_open=True), created=now() - timedelta(minutes=1))
+    vault.jobs.add(job)
+    vault.jobs.set_state(job.id, "running")
+    hosts = Asking(lambda: jobs.input(job.id, cast("Access", None), b"yes\n", eof=False))
+    jobs = Jobs(vault, cast("RemoteHosts", hosts), JobLimits(8, 8), nullcontext, lambda *_, **__: None)
+
+    def waits() -> WaitingWork | None:
+        stored = vault.jobs.get(job.id)
+        assert jobs.refresh([stored])
+        return jobs.waiting(stored)
+
+    assert waits() is None
+    hosts.meanwhile = lambda: None
+    eventually(waits, "its next question is not seen")
