@@ -24,6 +24,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from connmgr.computing import give_way, gives_way
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
+from connmgr.processes import start_of
 from connmgr.vault import schema
 from connmgr.vault.database import Backend, Database, Fault, Kind, Listening
 
@@ -304,6 +305,11 @@ def sync_directory(directory: Path) -> None:
 
 
 HOLDER_BYTES = 400
+LEFT_SECONDS = 5.0
+"""Longest wait for a lock whose holder runs no more: a program that it was about to start when it was killed has the
+lock too, until it begins."""
+
+LOCK_PAUSE_SECONDS = 0.02
 
 
 class VaultLock:
@@ -320,19 +326,38 @@ class VaultLock:
         except OSError as error:
             raise StartupError(f"The lock file {path} cannot be opened: {error.strerror}.") from error
         try:
+            self._take()
+        except OSError as error:
+            os.close(self._descriptor)
+            raise StartupError(f"The lock file {path} cannot be locked: {error.strerror}.") from error
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _take(self) -> None:
+        """Take the lock; wait for it where its holder has ended, or raise :class:`StartupError`."""
+        deadline = time.monotonic() + LEFT_SECONDS
+        while not self._is_taken():
+            holder = os.pread(self._descriptor, HOLDER_BYTES, 0).decode("ascii", "replace").splitlines()
+            pid, url = [*holder, "", ""][:2]
+            if not (pid.isdecimal() and _has_ended(int(pid)) and time.monotonic() < deadline):
+                where = f" and listens on {url}" if url else ""
+                raise StartupError(f"Another connmgr daemon (pid {pid or 'unknown'}) uses this vault{where}.")
+            time.sleep(LOCK_PAUSE_SECONDS)
+
+    def _is_taken(self) -> bool:
+        """Take the lock, unless another process holds it; return whether it was taken."""
+        try:
             # flock(2) and not a lock of POSIX, which ends when any descriptor of the file is closed in the process. The
             # kernel releases it with the process, so a killed daemon leaves nothing to clean up.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._descriptor, HOLDER_BYTES, 0).decode("ascii", "replace").splitlines()
-            os.close(self._descriptor)
             if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise StartupError(f"The lock file {path} cannot be locked: {error.strerror}.") from error
-            pid, url = [*holder, "", ""][:2]
-            where = f" and listens on {url}" if url else ""
-            raise StartupError(f"Another connmgr daemon (pid {pid or 'unknown'}) uses this vault{where}.") from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+                raise
+            return False
+        return True
 
     def tell(self, url: str) -> None:
         """Write the holder's address into the file, for programs that find the lock taken."""
@@ -351,6 +376,17 @@ class VaultLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        start_of(pid)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        # Another user's.
+        return False
+    return False
 
 
 MIN_MAJOR_VERSION = 13

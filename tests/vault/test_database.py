@@ -273,10 +273,13 @@ def test_one_daemon_holds_the_lock(tmp_path: Path) -> None:
     VaultLock(path).release()
 
 
-def test_the_lock_of_a_killed_daemon_is_free(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begins", [False, True], ids=["alone", "with a program that has yet to begin"])
+def test_the_lock_of_a_killed_daemon_is_free(tmp_path: Path, *, begins: bool) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from connmgr.vault.backends import VaultLock\n"
-        "lock = VaultLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+        "import os, sys, time; from pathlib import Path; from connmgr.vault.backends import VaultLock\n"
+        "lock = VaultLock(Path(sys.argv[1]))\n"
+        f"if {begins} and not os.fork(): time.sleep(2); os._exit(0)\n"
+        "print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program, tmp_path / "lock"], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
