@@ -131,6 +131,9 @@ class Dialect:
     functions: str = ""
     """Prints the functions and aliases that a shell may have been started with."""
 
+    unknown: str = ":"
+    """Defines what says that a program is missing, where the shell itself would add a line of the session."""
+
     family: str = "@builtin@ echo"
     """Prints which shell one called sh is."""
 
@@ -195,6 +198,11 @@ _BASH_PLAINLY = (
 )
 # Without this option, `exec` of zsh runs builtins and functions instead of programs.
 _ZSH_EXECUTE = "builtin unset -f command_not_found_handler 2>/dev/null;builtin setopt posixbuiltins;builtin exec"
+# As a shell says it to a person: the number of the line would be that of the envelope. A handler of the user's stays.
+_UNKNOWN = (
+    "@builtin@ declare -F command_not_found_handle >/dev/null||command_not_found_handle(){ "
+    '@builtin@ printf \'%s: %s: command not found\\n\' "${0##*/}" "$1" >&2;@builtin@ return 127;}'
+)
 # A trap of the command would run before each word of the engine that follows it, and could print or exit.
 _UNTRAP = "command trap - DEBUG ERR||:"
 # `cd -` goes to OLDPWD, which lasts like exported variables; a ksh exports it only if it was exported before.
@@ -207,6 +215,7 @@ SH = Dialect(
     untrap=_UNTRAP,
     preparation=f"{_USUAL_OPTIONS};{_KEEP_DIRECTORY_BEFORE}",
     functions='case "$BASH_VERSION" in ?*) declare -F;; *) typeset +f;; esac',
+    unknown=f'case "$BASH_VERSION" in ?*) {_UNKNOWN};; esac',
     # KSH_VERSION may be any shell's variable, but only ksh93 has one of this name.
     family="if case \"$KSH_VERSION\" in Version*) (eval ': ${.sh.version}');; *) ! :;; esac;then command echo ksh93;"
     "elif (PATH=/nowhere;exec :) 2>&-;then command echo pdksh;"
@@ -241,6 +250,7 @@ DIALECTS = (
         untrap="builtin trap - DEBUG ERR RETURN;builtin unset -f exec",
         renewal=_RENEWAL,
         functions="declare -F",
+        unknown=_UNKNOWN,
         preparation=_USUAL_OPTIONS,
         slurps=True,
         execute="builtin exec",

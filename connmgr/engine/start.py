@@ -272,6 +272,7 @@ def greeting(dialect: Dialect, nonce: str, *, merged: bool) -> bytes:
         "execute": definition(dialect).rstrip(),
         "family": dialect.family,
         "functions": dialect.functions,
+        "unknown": dialect.unknown,
     }
     return fill(fill(_GREETING.text, parts), blanks).encode()
 

@@ -115,3 +115,20 @@ def test_a_variable_that_names_ksh93_makes_no_shell_one(monkeypatch: pytest.Monk
     with local_session(shell) as session:
         assert out(session, "printf '%s' 'two\nlines'; A=1") == "two\nlines"
         assert_usable(session)
+
+
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize("text", ["no-such-program x", "A=1; no-such-program x", "(no-such-program x)"])
+def test_bash_says_that_a_program_is_missing_as_it_says_it_to_a_person(bash: Session, text: str) -> None:
+    assert run(bash, text).exit_code == 127
+    assert bytes(run(bash, text).stderr) == b"bash: no-such-program: command not found\n"
+    assert out(bash, "no-such-program 2>&1 | cat; echo $?") == "bash: no-such-program: command not found\n0\n"
+
+
+@pytest.mark.needs("bash")
+def test_a_users_own_handler_of_missing_programs_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "start").write_text('command_not_found_handle() { echo "no $1 here"; return 5; }\n')
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "start"))
+    with local_session("bash") as session:
+        result = run(session, "no-such-program")
+        assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (5, b"no no-such-program here\n", b"")

@@ -35,4 +35,5 @@ case "$os" in ?*) ;; *) os=$(uname -sr);; esac;@builtin@ echo "${os%%"${nl%"${nl
 { @functions@
 :;} >&8
 _cm_dump 0 @nonce@)
+@unknown@
 _cm_end 0 @nonce@
