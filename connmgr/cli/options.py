@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -116,12 +116,25 @@ class WithCommand(click.Command):
 def read_assignments(words: Sequence[str], hint: str) -> dict[str, str]:
     """Return the values by their names that words such as ``service=nginx`` give; ``hint`` names the option.
 
-    :raises click.BadParameter: one has no ``=``.
+    :raises click.UsageError: one has no ``=``, or a name has two values.
     """
     for word in words:
         if "=" not in word:
             raise click.BadParameter(f"{word!r} is not of the form NAME=VALUE.", param_hint=hint)
+    require_once(word.partition("=")[0] for word in words)
     return dict(word.split("=", 1) for word in words)
+
+
+def require_once(names: Iterable[str]) -> None:
+    """Return if no name occurs twice: of two values one would be dropped without a word.
+
+    :raises click.UsageError: one does.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise click.UsageError(f"{name} is given twice.")
+        seen.add(name)
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.cli.options import require_once
 from connmgr.cli.output import plural, print_table
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Name
 from connmgr.client.names import (
@@ -162,15 +163,16 @@ _USER_AND_HOST = re.compile(r"(?P<user>[^@/:\s]+)@(?P<host>[^@/:\s]+)")
 def read_labels(words: Iterable[str]) -> dict[str, str]:
     """Return the labels that words such as ``env=prod`` give.
 
-    :raises click.UsageError: one has no ``=``.
+    :raises click.UsageError: one has no ``=``, or a label has two values.
     """
-    labels = {}
+    labels = []
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise click.UsageError(f"{word!r} is not of the form LABEL=VALUE.")
-        labels[name] = value
-    return labels
+        labels.append((name, value))
+    require_once(name for name, _ in labels)
+    return dict(labels)
 
 
 class Address(NamedTuple):

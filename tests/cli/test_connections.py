@@ -475,6 +475,31 @@ def test_add_says_what_is_unusual_about_the_name(clean_connmgr: CommandLine) -> 
     assert clean_connmgr("info", "other", "--json").json["connection"] == second.output.strip()
     slashed = clean_connmgr("add", "ssh", "a/b", "host=third.example")
     assert slashed.errors == "It is stored as default/a_b, since / separates names.\n"
+    clean_connmgr("mv", "a_b", "c")
+    moved = clean_connmgr("mv", "c", "fleet/c")
+    assert moved.errors == "It is stored as default/fleet_c, since / separates names.\n"
     for words in (("add", "ssh", " ", "host=fourth.example"), ("mv", "one", "")):
         assert "The name of a connection cannot be blank." in clean_connmgr(*words, code=2).errors
     assert "ssh needs host=…; `connmgr add --schema ssh`" in clean_connmgr("add", "ssh", "x", code=2).errors
+
+
+def test_what_is_given_twice_is_refused_and_neither_value_dropped(clean_connmgr: CommandLine) -> None:
+    add(clean_connmgr, "one", "sendEnv=A", "sendEnv=B")
+    assert data(clean_connmgr, "one")["sendEnv"] == ["A", "B"]
+    clean_connmgr("command", "save", "greet", "--parameter", "name=re:.*", "--", "/bin/echo", "{name}")
+    twice: list[tuple[str, tuple[str, ...], int]] = [
+        ("port", ("add", "ssh", "two", "host=two.example", "port=1", "port=2"), 2),
+        ("port", ("edit", "one", "port=1", "port=2"), 2),
+        ("port", ("edit", "one", "port=1", "--unset", "port"), 2),
+        ("password", ("edit", "one", "--secret", "password", "--secret", "password"), 2),
+        ("password", ("edit", "one", "--secret", "password", "--from", "password", '{"source": "pass"}'), 2),
+        ("env", ("add", "ssh", "two", "host=two.example", "--label", "env=a", "--label", "env=b"), 2),
+        ("env", ("label", "one", "env=a", "env=b"), 2),
+        ("A", ("exec", "--env", "A=1", "--env", "A=2", "local", "--", "true"), 125),
+        ("name", ("exec", "--saved", "greet", "local", "--", "name=old", "name=new"), 125),
+        ("n", ("command", "save", "x", "--parameter", "n=in:a", "--parameter", "n=in:b", "--", "/bin/ls", "{n}"), 2),
+    ]
+    for name, words, code in twice:
+        assert f"Error: {name} is given twice." in clean_connmgr(*words, code=code).errors, words
+    assert "port" not in clean_connmgr("export").output
+    clean_connmgr("command", "rm", "greet")

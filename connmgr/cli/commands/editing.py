@@ -13,6 +13,7 @@ import click
 
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import Failure
+from connmgr.cli.options import require_once
 from connmgr.cli.output import json_option, plural, print_json, print_table
 from connmgr.cli.selection import (
     Choice,
@@ -88,6 +89,7 @@ def add(
     if kind is None or name is None:
         raise click.UsageError("TYPE and NAME are needed; `connmgr add --schema` lists the types.")
     check_name(name)
+    require_once([*secrets, *(field for field, _ in sources)])
     definition = find_type(client, kind)
     data: dict[str, Any] = {"type": definition.name}
     assign_fields(client, definition, data, assignments, secrets)
@@ -116,12 +118,17 @@ def _tell_equal(client: Client, name: str, existing: str) -> None:
         click.echo(f"To rename it: connmgr mv {shlex.quote(stored)} {shlex.quote(name)}", err=True)
 
 
+def _tell_slash(name: str, stored: str) -> None:
+    """Say as what a connection is ``stored`` if its ``name`` has a slash, which may have been meant for a category."""
+    if "/" in name:
+        click.echo(f"It is stored as {stored}, since / separates names.", err=True)
+
+
 def _tell_unusual(client: Client, name: str, added: str) -> None:
     """Say that the connection ``added`` has another name than ``name``, or one that others have too."""
     [connection] = client.connection.info([added])
     stored = visible(full_path(connection))
-    if connection.name[-1] != name.lower():
-        click.echo(f"It is stored as {stored}, since / separates names.", err=True)
+    _tell_slash(name, stored)
     alike = [
         other
         for other in client.connection.names()
@@ -190,6 +197,8 @@ def edit(
         raise click.UsageError("Missing argument 'CONNECTION'.")
     if not (assignments or secrets or sources or unset):
         raise click.UsageError("Nothing to change: give FIELD=VALUE, --secret FIELD, --from or --unset FIELD.")
+    assigned = dict.fromkeys(word.partition("=")[0] for word in assignments)
+    require_once([*assigned, *secrets, *(field for field, _ in sources), *unset])
     client = connect()
     ids = (
         [name.id for name in select_connections(client, names, choice).names]
@@ -303,8 +312,10 @@ def assign_fields(
                 f"give `--secret {field}` instead, and it is asked for or read from standard input."
             )
         value = _value(client, field, schema, text)
-        # A list item by item: sendEnv=LANG sendEnv=TZ.
-        if isinstance(value, list) and field in seen:
+        if field in seen:
+            if not isinstance(value, list):
+                raise click.UsageError(f"{field} is given twice.")
+            # A list item by item: sendEnv=LANG sendEnv=TZ.
             value = _inside(data, field)[field.rpartition(".")[2]] + value
         seen.add(field)
         _inside(data, field)[field.rpartition(".")[2]] = value
@@ -489,6 +500,8 @@ def mv(
     _require_free_names([(connection.id, path, moved)], client)
     if confirm([row], "", yes=yes, dry_run=dry_run, asks=False):
         client.connection.update(id, name=name, category=where)
+        if name is not None and not dry_run:
+            _tell_slash(name, visible(row[1]))
 
 
 def _require_free_names(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]], client: Client) -> None:

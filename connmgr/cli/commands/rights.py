@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ import click
 
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.options import Group
+from connmgr.cli.options import Group, require_once
 from connmgr.cli.output import Duration, ago, check_new, json_option, print_json, print_list, print_table, write_private
 from connmgr.client import Client, ClientError
 from connmgr.client.names import did_you_mean, is_text, with_beginning
@@ -508,7 +508,7 @@ def save_command(
     if may_run_others:
         options["mayRunOthers"] = True
     warning = connect().command.save(
-        name, list(map(_word, argv)), parameters=dict(map(_parameter, parameters)), replace=replace, **options
+        name, list(map(_word, argv)), parameters=_parameters(parameters), replace=replace, **options
     )
     if warning:
         click.echo(f"connmgr: saved, but no rule can allow it to a token. {visible(warning)}", err=True)
@@ -538,6 +538,12 @@ def _word(text: str) -> Any:
     if whole := _WHOLE.fullmatch(text):
         return {"parameter": whole[1]}
     return {"text": text} if "{" in text or "}" in text else text
+
+
+def _parameters(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+    parameters = list(map(_parameter, texts))
+    require_once(name for name, _ in parameters)
+    return dict(parameters)
 
 
 def _parameter(text: str) -> tuple[str, dict[str, Any]]:
