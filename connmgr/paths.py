@@ -10,7 +10,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,9 @@ TOKEN_FILE_VARIABLE = "CONNMGR_TOKEN_FILE"  # noqa: S105
 API_KEY_FILE_VARIABLE = "CONNMGR_API_KEY_FILE"
 CREDENTIAL_VARIABLES = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, API_KEY_FILE_VARIABLE)
 """The variables that name a client's credential. One that is set and empty is an error, never the owner."""
+
+CLIENT_VARIABLES = (*CREDENTIAL_VARIABLES, "CONNMGR_AUTH_FILE", "CONNMGR_HOST", "CONNMGR_PORT", "CONNMGR_CONFIG")
+"""The variables that tell a client which daemon is meant, and with which rights."""
 
 MAX_FILE_BYTES = 4096
 
@@ -69,6 +72,23 @@ def value_of(environ: Mapping[str, str], variable: str) -> str | None:
 
         raise StartupError(is_empty(variable))
     return value
+
+
+def misspelt(environ: Mapping[str, str], known: Collection[str]) -> str | None:
+    """Return the message about a variable that is none of the ``known`` ones, but nearly one; None if there is none.
+
+    What it was to name would be another daemon, another vault or other rights than those that are used without it.
+    """
+    strange = [name for name in environ if name.upper().startswith("CONNMGR_") and name not in known]
+    if not strange:
+        return None
+    # Imported here, because few environments have such variables.
+    from difflib import get_close_matches
+
+    for name in strange:
+        if meant := get_close_matches(name.upper(), known, 1, cutoff=0.9):
+            return f"The environment variable {name} is unknown. Is {meant[0]} meant?"
+    return None
 
 
 def is_empty(variable: str) -> str:

@@ -191,11 +191,14 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ, c
 
     ``flags`` maps field names to values, None for a flag that was not given. ``config`` is the file to read and must
     exist; without it :func:`connmgr.paths.config_file` is read if it exists.
-    :raises StartupError: an unknown key or a bad value; the message names it and its origin.
+    :raises StartupError: an unknown key, a misspelt variable or a bad value; the message names it and its origin.
     """
+    variables = {option.name: f"CONNMGR_{option.name.upper()}" for option in options()}
+    if wrong := paths.misspelt(environ, [*variables.values(), *paths.CLIENT_VARIABLES]):
+        raise StartupError(wrong)
     values: dict[str, Any] = dict(_from_file(config, environ))
     for option in options():
-        variable = f"CONNMGR_{option.name.upper()}"
+        variable = variables[option.name]
         value = paths.value_of(environ, variable)
         if value is not None:
             values[option.name] = _convert(option, value, f"environment variable {variable}")

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from connmgr.client.errors import AccessDenied
-from connmgr.paths import API_KEY_FILE_VARIABLE, CREDENTIAL_VARIABLES, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from connmgr.paths import (
+    API_KEY_FILE_VARIABLE,
+    CLIENT_VARIABLES,
+    CREDENTIAL_VARIABLES,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    misspelt,
+)
 
 TOKEN_PREFIX = "cmgr_"  # noqa: S105 - no token
 """The prefix of tokens of ``/token/create``, which no API key has."""
@@ -58,10 +65,13 @@ def read_api_key(path: str | os.PathLike[str], named_by: str = "") -> str:
 def from_environment(environ: Mapping[str, str]) -> str | None:
     """Return the token or API key that variables name, None if they name none.
 
-    :raises BadCredential: there are two, or it is not one; an empty variable names none, but does not mean the owner.
+    :raises BadCredential: there are two, or it is not one; an empty or misspelt variable names none, but does not mean
+        the owner.
     """
     variables = [variable for variable in CREDENTIAL_VARIABLES if variable in environ]
     if not variables:
+        if wrong := misspelt(environ, CLIENT_VARIABLES):
+            raise BadCredential(wrong)
         return None
     if len(variables) > 1:
         raise BadCredential(f"{' and '.join(variables)} name several credentials: unset all but one.")

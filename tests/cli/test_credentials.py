@@ -88,6 +88,25 @@ def test_an_empty_variable_does_not_mean_the_default_daemon(connmgr: CommandLine
     )
 
 
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("CONNMGR_TOKENFILE", "CONNMGR_TOKEN_FILE"),
+        ("CONNMGR_TOKENS", "CONNMGR_TOKEN"),
+        ("connmgr_token", "CONNMGR_TOKEN"),
+        ("CONNMGR_APIKEY_FILE", "CONNMGR_API_KEY_FILE"),
+        ("CONNMGR_AUTHFILE", "CONNMGR_AUTH_FILE"),
+    ],
+)
+@pytest.mark.parametrize("command", [("ls",), ("exec", "local", "true")])
+def test_a_misspelt_variable_is_not_the_owner(
+    connmgr: CommandLine, variable: str, meant: str, command: tuple[str, ...]
+) -> None:
+    code = 4 if command == ("ls",) else 125
+    done = connmgr(*command, environment={variable: "/nowhere"}, code=code)
+    assert done.errors == f"Error: The environment variable {variable} is unknown. Is {meant} meant?\n"
+
+
 def test_an_empty_url_does_not_mean_the_default_daemon(connmgr: CommandLine) -> None:
     assert "Not the URL of a daemon" in connmgr("--url", "", "ls", code=2).errors
 

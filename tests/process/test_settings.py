@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import connmgr
+from connmgr.client.credentials import from_environment
 from connmgr.errors import StartupError
+from connmgr.paths import CLIENT_VARIABLES, CREDENTIAL_VARIABLES
 from connmgr.settings import Settings, load, options
+
+ROOT = Path(connmgr.__file__).parent
 
 
 @pytest.fixture
@@ -64,6 +70,22 @@ def test_an_empty_value_does_not_mean_the_default(config: Path, value: str) -> N
                 load({option.name: value}, {}, config)
     with pytest.raises(StartupError, match="CONNMGR_CONFIG is empty"):
         load({}, {"CONNMGR_CONFIG": value})
+
+
+def test_a_misspelt_variable_is_refused_as_an_unknown_key_is(config: Path) -> None:
+    for name, meant in (("CONNMGR_MAX_OUPUT", "MAX_OUTPUT"), ("CONNMGR_DATADIR", "DATA_DIR"), ("connmgr_port", "PORT")):
+        with pytest.raises(StartupError, match=f"{name} is unknown. Is CONNMGR_{meant} meant"):
+            load({}, {"CONNMGR_CONFIG": str(config), name: "1"})
+
+
+def test_a_variable_of_others_is_none_of_the_settings(config: Path) -> None:
+    config.touch()
+    own = {name for path in ROOT.rglob("*.py") for name in re.findall(r"\bCONNMGR_[A-Z_]*[A-Z]\b", path.read_text())}
+    assert {"CONNMGR_JOB", "CONNMGR_SESSION", "CONNMGR_APPROVER_TOKEN_FILE"} <= own
+    known = {f"CONNMGR_{option.name.upper()}" for option in options()} | set(CLIENT_VARIABLES)
+    others = dict.fromkeys([*(own - known), "CONNMGR_CI_TOKEN", "CONNMGR_HOME", "CONNMGR_URL"], "x")
+    load({}, others | {"CONNMGR_CONFIG": str(config)})
+    assert from_environment(others | dict.fromkeys(known - set(CREDENTIAL_VARIABLES), "x")) is None
 
 
 def test_every_option_says_what_it_does() -> None:
