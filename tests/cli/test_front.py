@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd, lose_links
 from tests.cli.program import DIRECTORY, CommandLine, finish
 from tests.daemon import spawner
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.processes import await_ends
 from tests.spawner import forkable
 
@@ -305,16 +304,21 @@ def test_a_question_wipes_the_line_that_counts_the_seconds(own_connmgr: CommandL
     assert finish(terminal)[0] == 0
 
 
-def test_it_says_whose_command_it_waits_for(own_connmgr: CommandLine) -> None:
-    ahead = subprocess.Popen([*FRONT, "exec", "local", "--", "sleep 4"], env=own_connmgr.environment)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not any(one.running_since for one in own_connmgr.daemon.client.shell.list()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    code, output, errors = _done(FRONT, own_connmgr.environment, ("exec", "local", "--", "echo here"), b"")  # type: ignore[misc]
-    assert ahead.wait(DEADLINE_SECONDS) == 0
-    assert (code, output) == (0, b"here\n")
-    assert errors.startswith(b"connmgr: local: waiting for `sleep 4` of connmgr, running for ")
+def test_it_says_whose_command_it_waits_for(own_connmgr: CommandLine, gate: Path) -> None:
+    environment = own_connmgr.environment
+    with subprocess.Popen([*FRONT, "exec", "local", "--", f"read line <{gate}"], env=environment) as ahead:
+        eventually(
+            lambda: any(one.running_since for one in own_connmgr.daemon.client.shell.list()), "no command is running"
+        )
+        behind = [*FRONT, "exec", "local", "--", "echo here"]
+        with subprocess.Popen(behind, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
+            assert waiting.stderr is not None
+            said = waiting.stderr.readline()
+            gate.write_text("go on\n")
+            output, errors = waiting.communicate(timeout=DEADLINE_SECONDS)
+        assert ahead.wait(DEADLINE_SECONDS) == 0
+    assert re.match(rb"connmgr: local: waiting for `read line <.*` of connmgr, running for ", said), said
+    assert (waiting.returncode, output, errors) == (0, b"here\n", b"")
 
 
 @pytest.mark.parametrize("program", [WHOLE, FRONT], ids=["whole", "front"])

@@ -8,6 +8,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ def _serve(listening: socket.socket) -> None:
             connected, _ = listening.accept()
         except OSError:
             return
-        with connected:
+        # A client may leave at any moment, such as one that only looks whether the port is open.
+        with connected, suppress(ConnectionError):
             while data := connected.recv(1000):
                 connected.sendall(data.upper())
 

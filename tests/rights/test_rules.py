@@ -361,3 +361,15 @@ def test_the_strictest_of_several_decisions_holds_and_two_programs_deny() -> Non
     assert both("tool", others=only_deny) == Decision("allow", 0, None, ("/opt/web/tool",), exact=True)
     asks = load({"effect": "ask", "text": "tool"})
     assert both("tool", others=asks) == Decision("ask", 0, None, ("/opt/web/tool",), exact=True)
+
+
+def test_what_may_be_written_is_named_by_the_rules_that_allow_writing_there() -> None:
+    rules = load(
+        {**ALLOW, "path": "/srv/**", "action": "fs.write"},
+        {**ALLOW, "path": "/etc/app.conf"},
+        {**ALLOW, "path": "/read/**", "action": "fs.read"},
+        {"effect": "deny", "path": "/srv/secret/**"},
+        {**ALLOW, "path": "/elsewhere/**", "connections": ["db/**"]},
+    )
+    assert rules.writable_roots(HERE, "deploy") == [b"/srv", b"/etc/app.conf"]
+    assert rules.writable_roots(("db/one",), "deploy") == [b"/srv", b"/etc/app.conf", b"/elsewhere"]

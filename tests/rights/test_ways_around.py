@@ -17,6 +17,7 @@ from tests.daemon import Daemon
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.rights.wire import Holder, create
+from tests.streams.wire import Stream
 
 WRITES = ("connection.read", "connection.write")
 
@@ -212,3 +213,18 @@ def test_identity_files_tell_a_token_nothing_of_the_daemons_machine(own_daemon: 
         assert len({json.loads(body)["message"] for _, body in told}) == 1, told
         assert str(tmp_path) not in str(told)
         assert len(owner) > 3, "the owner no longer sees the reasons"
+
+
+def test_a_tcp_stream_needs_the_scope_of_tunnels_and_a_token_that_may_change_something(
+    daemon: Daemon, closed_port: int
+) -> None:
+    def code(*scopes: str, **limits: Any) -> str:
+        holder = create(daemon, *scopes, **limits)
+        stream = Stream(daemon.url, "/shell/pipe", holder.secret)
+        ended = stream.ask(connection=LOCAL, tcp={"host": "127.0.0.1", "port": closed_port}).finish()
+        return str(ended.error["code"])
+
+    assert code("tunnel") == "host_refused"
+    assert code("tunnel", rules=[{"effect": "allow", "argv": ["true"]}]) == "host_refused", "it runs no command"
+    assert code("shell.any", "shell.argv") == "scope_denied"
+    assert code("tunnel", "shell.any", readOnly=True) == "scope_denied"

@@ -308,6 +308,7 @@ def test_many_who_start_stop_and_use_them_at_once_leave_nothing_behind(clean_dae
         thread.start()
     for thread in threads:
         thread.join(120)
+    assert not any(thread.is_alive() for thread in threads), "requests are not answered"
     assert not wrong
     with_rest = client.shell.list(LOCAL)
     assert len(with_rest) <= 16
