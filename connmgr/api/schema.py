@@ -52,7 +52,6 @@ from connmgr.errors import InvalidRequest
 from connmgr.fields import Boolean, EncryptedSchema, Integer, Number, Schema, Text
 from connmgr.secrets.passphrases import check_new_passphrase
 from connmgr.vault import names, where
-from connmgr.vault.schema import now
 from connmgr.vault.unstored import MAX_USER
 
 MAX_ID = 160
@@ -286,17 +285,18 @@ class Moment(Text):
         return moment
 
 
-class Expiry(fields.Field[datetime]):
+class Expiry(fields.Field[datetime | timedelta]):
     """When a token expires: seconds from now, or a time with its zone, as RFC 3339 writes it."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.metadata = {"type": ["number", "string"], **self.metadata}
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime | timedelta:
         try:
             if isinstance(value, int | float) and not isinstance(value, bool):
-                return now() + timedelta(seconds=value)
+                # By the vault's clock, which only the view knows.
+                return timedelta(seconds=value)
             moment = datetime.fromisoformat(value.replace("Z", "+00:00") if isinstance(value, str) else "")
         except (OverflowError, ValueError):
             raise ValidationError("Neither a number of seconds nor a time as 2026-01-31T08:15:00Z.") from None

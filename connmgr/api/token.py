@@ -36,7 +36,6 @@ from connmgr.rights.scopes import ACTIONS, allowed
 from connmgr.secrets.loans import Loan, until
 from connmgr.secrets.principals import Access, Principal
 from connmgr.vault.documents import Document
-from connmgr.vault.schema import now
 
 TOKEN = "5b1f4f0c-52c7-4f0e-9a53-0d6f5a1be5a4"  # noqa: S105 - the id of one, in an example
 CREATING = (errors.ScopeDenied, errors.TokenLimit)
@@ -89,7 +88,9 @@ def create(request: TokenCreateRequest) -> TokenCreateResponse:
     detail(created=document.id)
     if lending is not None and loan is not None:
         _lend(lending, grant, loan.get("seconds"))
-    shown = _shown(document, grant.invalid(now()), _lent(grant.lineage_ids), read_only=grant.read_only)
+    shown = _shown(
+        document, grant.invalid(services().vault.database.now()), _lent(grant.lineage_ids), read_only=grant.read_only
+    )
     return TokenCreateResponse.read({**shown, "token": secret})
 
 
@@ -142,7 +143,7 @@ def info() -> TokenOwnResponse:
 @group.endpoint("/query", reads=True, answer={"tokens": [_INFO]})
 def query() -> TokenQueryResponse:
     """List the tokens, invalid ones for 30 days too. A token lists only the tokens that were created with it."""
-    at = now()
+    at = services().vault.database.now()
     return TokenQueryResponse(
         tokens=[
             _info(
@@ -176,7 +177,9 @@ def revoke(request: TokenRequest) -> None:
 def renew(request: TokenRenewRequest) -> TokenInfo:
     """Change the time when a token expires. No token renews itself."""
     document, grant = services().grants.renew(request.id, request.expires, caller().grant)
-    return _info(document, grant.invalid(now()), _lent(grant.lineage_ids), read_only=grant.read_only)
+    return _info(
+        document, grant.invalid(services().vault.database.now()), _lent(grant.lineage_ids), read_only=grant.read_only
+    )
 
 
 @group.endpoint(
@@ -212,10 +215,12 @@ def lend(request: TokenLendRequest) -> TokenInfo:
     if request.end:
         services().loans.end([grant.id], "it was ended by a request")
     else:
-        grant.require_valid(now())
+        grant.require_valid(services().vault.database.now())
         _lend(_lending(grant.parent), grant, request.seconds)
     document = services().grants.document(grant)
-    return _info(document, grant.invalid(now()), _lent(grant.lineage_ids), read_only=grant.read_only)
+    return _info(
+        document, grant.invalid(services().vault.database.now()), _lent(grant.lineage_ids), read_only=grant.read_only
+    )
 
 
 def _check_saved_commands(rules: list[Any]) -> None:
@@ -263,9 +268,10 @@ def _lending(parent: Grant | None) -> _Lending:
 
 
 def _lend(lending: _Lending, grant: Grant, seconds: float | None) -> None:
-    ends = until(seconds, min(token.expires for token in grant.lineage))
+    began = services().vault.database.now()
+    ends = until(seconds, min(token.expires for token in grant.lineage), began)
     services().loans.lend(
-        Loan(grant.id, grant.name, grant.lineage_ids, lending.access, lending.session, lending.user, ends)
+        Loan(grant.id, grant.name, grant.lineage_ids, lending.access, lending.session, lending.user, ends, began)
     )
     detail(lentBy=lending.user.name, lentUntil=time_to_json(ends))
 
@@ -300,7 +306,7 @@ def check(request: TokenCheckRequest) -> TokenCheckResponse:
     if grant is None:
         return TokenCheckResponse(effect="allow", rule=None)
     try:
-        grant.require_valid(now())
+        grant.require_valid(services().vault.database.now())
         decision = services().authorisation.dry_run(grant, endpoint.action, checked)
     except errors.RequestError as error:
         return TokenCheckResponse(effect="deny", rule=None, code=error.code, message=error.message)
@@ -322,10 +328,11 @@ def _shown(
     """Return a token as members of JSON; most of its document has that form."""
     counts, expires = document.counts, document.expires
     assert expires is not None, "every token expires"  # noqa: S101 - the vault's documents may lack it, tokens do not
-    today = counts.get("day") == now().date().isoformat()
+    at = services().vault.database.now()
+    today = counts.get("day") == at.date().isoformat()
     return {
         **document.body,
-        "rules": without_learnt(document.body["rules"], now()),
+        "rules": without_learnt(document.body["rules"], at),
         "id": document.id,
         "created": time_to_json(document.created),
         "expires": time_to_json(expires),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from connmgr.contract.message import ABSENT, ID, SECRET, Absent, Fact, Length, Message, Range, SchemaMembers, Wrong
@@ -91,7 +91,7 @@ class TokenMembers(Message):
 
 class TokenCreateRequest(TokenMembers):
     expires: Annotated[
-        datetime, EXPIRY, f"Seconds from now, or a time with its zone; at most {MAX_DAYS} days from now."
+        datetime | timedelta, EXPIRY, f"Seconds from now, or a time with its zone; at most {MAX_DAYS} days from now."
     ]
     lend_secrets: Annotated[
         Mapping[str, float] | None,
@@ -134,7 +134,9 @@ class TokenRequest(Message):
 
 class TokenRenewRequest(TokenRequest):
     expires: Annotated[
-        datetime | None, EXPIRY, "As in `/token/create`. Without it: the original lifetime, counted from now."
+        datetime | timedelta | None,
+        EXPIRY,
+        "As in `/token/create`. Without it: the original lifetime, counted from now.",
     ] = None
 
 

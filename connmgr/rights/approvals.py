@@ -54,7 +54,7 @@ from connmgr.rights.rule import ArgvRule, read_rule
 from connmgr.rights.rules import Decision, RequestedCommand, Rules
 from connmgr.suspension import Continuation, Suspended
 from connmgr.vault.documents import Document, Documents
-from connmgr.vault.schema import canonical, now
+from connmgr.vault.schema import canonical
 
 logger = logging.getLogger("connmgr.rights")
 
@@ -129,11 +129,6 @@ class Approval:
             decided_by=body.get("decidedBy"),
             proposal=body.get("proposal"),
         )
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its time has passed; a used one may be kept for longer."""
-        return self.expires <= now()
 
     @property
     def info(self) -> ApprovalInfo:
@@ -279,13 +274,13 @@ class Approvals:
     def query(self, states: Collection[str] = STATES) -> list[Approval]:
         """Return the approvals in one of ``states`` that are not over, oldest first."""
         approvals = map(Approval.of, self._documents.all())
-        return [approval for approval in approvals if approval.state in states and not approval.is_over]
+        return [approval for approval in approvals if approval.state in states and not self._is_over(approval)]
 
     def get(self, id: str) -> Approval:
         """Return an approval that is not over; raise :class:`UnknownApproval`."""
         document = self._documents.get(id)
         approval = None if document is None else Approval.of(document)
-        if approval is None or approval.state == USED or approval.is_over:
+        if approval is None or approval.state == USED or self._is_over(approval):
             raise UnknownApproval(id)
         return approval
 
@@ -315,9 +310,9 @@ class Approvals:
 
         def change(ancestor: Document) -> Document:
             current = Approval.of(ancestor)
-            if current.state == USED or current.is_over:
+            if current.state == USED or self._is_over(current):
                 return ancestor
-            return replace(ancestor, body={**ancestor.body, **decided}, expires=now() + lasts)
+            return replace(ancestor, body={**ancestor.body, **decided}, expires=self._documents.now() + lasts)
 
         changed = self._documents.change(id, change)
         if changed is None or changed.body["state"] != state:
@@ -360,7 +355,7 @@ class Approvals:
         if document is None:
             return None
         approval = Approval.of(document)
-        if approval.is_over:
+        if self._is_over(approval):
             self._documents.remove([approval.id])
             return None
         return approval
@@ -379,7 +374,8 @@ class Approvals:
             "asked": {**question.asked, **({"moved": moved} if moved else {})},
             **({} if question.proposal is None else {"proposal": question.proposal.stored()}),
         }
-        document = Document(key=digest, body=body, expires=now() + timedelta(minutes=DECISION_MINUTES))
+        at = self._documents.now()
+        document = Document(key=digest, body=body, created=at, expires=at + timedelta(minutes=DECISION_MINUTES))
         with self._lock:
             self._require_room(holder)
             added = self._documents.add(document, most=MAX_KEPT)
@@ -398,13 +394,17 @@ class Approvals:
             logger.exception("A plugin failed to take note of the approval %s.", approval.id)
         return approval
 
+    def _is_over(self, approval: Approval) -> bool:
+        # A used one may be kept for longer.
+        return self._documents.has_expired(approval.id, approval.expires)
+
     def _moved(self, question: _Question) -> list[str]:
         """Return what has moved since the same was asked on another ground; empty if it was not."""
         if question.digest == question.subject:
             return []
         documents = [document for document in self._documents.all() if document.body.get("subject") == question.subject]
         latest = max(
-            (document for document in documents if document.expires and document.expires > now()),
+            (document for document in documents if not self._is_over(Approval.of(document))),
             key=lambda document: document.created,
             default=None,
         )
@@ -414,7 +414,7 @@ class Approvals:
 
     def _require_room(self, holder: Holder) -> None:
         approvals = list(map(Approval.of, self._documents.all()))
-        if over := [approval.id for approval in approvals if approval.is_over]:
+        if over := [approval.id for approval in approvals if self._is_over(approval)]:
             self._documents.remove(over)
         # Otherwise a token could create others and fill the store through them.
         root = holder.lineage[-1].id
@@ -436,7 +436,7 @@ class Approvals:
         def change(document: Document) -> Document:
             nonlocal before
             before, current = document, Approval.of(document)
-            if current.state != ONCE or current.is_over:
+            if current.state != ONCE or self._is_over(current):
                 return document
             # The next question may have to say what has moved since.
             on = document.body["asked"].get("on", [])

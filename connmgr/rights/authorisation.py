@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
+from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from connmgr.computing import in_pieces
@@ -219,7 +220,7 @@ class Authorisation:
     ) -> CommandRules[Running]:
         need_digests = any(ancestor.rules.need_digests for ancestor in grant.lineage)
         digests = visibility.digests([on.id for on in facts]) if need_digests else {}
-        return CommandRules(grant, action, request, facts, digests)
+        return CommandRules(grant, action, request, facts, digests, self._vault.database.now())
 
     def _admitted(
         self, grant: Grant, visibility: Visibility, action: Action[Any], request: Message | None
@@ -450,6 +451,7 @@ class CommandRules(Generic[Running]):
         request: Running,
         connections: Sequence[ConnectionFacts],
         digests: Mapping[str, str],
+        at: datetime,
     ) -> None:
         self._grant, self._action, self._connections = grant, action, connections
         self._request: Running = _as_scoped(grant, request)
@@ -458,7 +460,7 @@ class CommandRules(Generic[Running]):
         )
         self._compound = as_compound(self._request.command or "") if self._ruled else None
         self._commands = [
-            replaced(_requested(request, on, action), tokens=grant.lineage_ids, digest=digests.get(on.id))
+            replaced(_requested(request, on, action), tokens=grant.lineage_ids, digest=digests.get(on.id), at=at)
             for on in connections
             if self._ruled
         ]

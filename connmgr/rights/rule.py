@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -382,10 +382,9 @@ class ArgvRule(RunRule):
             return False
         return self.rest is None or len(words) == count or any(map(self.rest.catches, words[count:]))
 
-    @property
-    def is_over(self) -> bool:
+    def is_over(self, at: datetime) -> bool:
         """Whether its time has passed."""
-        return self.until is not None and self.until <= datetime.now(timezone.utc)
+        return self.until is not None and self.until <= at
 
     def run_as(self, program: str) -> tuple[str, str | None] | None:
         """Return the program to run for a request's ``program``, and the PATH to find it in; None if it is another."""

@@ -12,6 +12,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from connmgr.errors import InvalidRequest
 from connmgr.rights import programs
@@ -32,6 +33,7 @@ from connmgr.rights.rule import (
 )
 from connmgr.vault import names
 from connmgr.vault.names import SEPARATOR, fold
+from connmgr.vault.schema import now
 
 MAX_RULES = 200
 MAX_TOKENS = 20_000
@@ -75,6 +77,9 @@ class RequestedCommand:
     has_pty: bool = False
     tokens: Collection[str] = ()
     """The ids of the token that requests it, and of those above."""
+
+    at: datetime = field(default_factory=now)
+    """When it is asked about, by the clock of the vault."""
 
     connection: str = ""
     digest: str | None = None
@@ -261,7 +266,7 @@ class Rules:
             yield from (rule for rule in self._saved if rule.catches(*command.saved))
         if command.argv:
             for rule in self._by_program.get(_folded(command.argv[0]), ()):
-                if rule.is_over or not (
+                if rule.is_over(command.at) or not (
                     rule.only is None or rule.only.holds(command.tokens, command.connection, command.digest)
                 ):
                     continue

@@ -22,7 +22,6 @@ from weakref import WeakValueDictionary
 from connmgr.contract.event import TOKEN
 from connmgr.contract.message import members
 from connmgr.contract.token import MAX_DAYS, SCOPES, TokenCreateRequest
-from connmgr.durations import boot_time
 from connmgr.errors import (
     ConnmgrError,
     IntegrityError,
@@ -43,7 +42,6 @@ from connmgr.rights.rules import load_rules
 from connmgr.secrets.loans import Borrower, Loans
 from connmgr.secrets.principals import Access
 from connmgr.vault.documents import Document, Documents, counted
-from connmgr.vault.schema import now
 
 logger = logging.getLogger("connmgr.rights")
 
@@ -59,9 +57,6 @@ GRACE = timedelta(minutes=1)
 
 KEEP_INVALID = timedelta(days=30)
 """Time for which a token is listed after its end."""
-
-MAX_SEEN = 4 * MAX_TOKENS
-"""Most tokens, removed ones included, of which it is known when they end by a clock that nobody sets."""
 
 LOOK_SECONDS = 0.4
 """Interval of checks whether another daemon of the vault has changed a token in use here."""
@@ -97,15 +92,16 @@ class Grants:
         """
         _check_scopes(request.scopes, creator)
         secret = PREFIX + secrets.token_urlsafe(32)
-        end = _end_of(request.expires, creator)
+        at = self._documents.now()
+        end = _end_of(request.expires, creator, at)
         body = {
             # Tuples are the defaults of lists; a document has lists, as it will when it is read again.
             **{name: list(value) if isinstance(value, tuple) else value for name, value in members(request).items()},
             "parent": creator.id if creator else None,
-            "lasts": (end - now()).total_seconds(),
+            "lasts": (end - at).total_seconds(),
         }
         stored_body = {name: value for name, value in body.items() if name not in ("expires", "lendSecrets")}
-        document = Document(key=self._digest(secret), body=stored_body, expires=end)
+        document = Document(key=self._digest(secret), body=stored_body, expires=end, created=at)
         grant = Grant.load(document, creator, is_new=True)
         self._make_room(creator)
         if not self._documents.add(document, most=MAX_TOKENS):
@@ -158,16 +154,15 @@ class Grants:
         :raises UnknownToken: the token does not exist, or does not descend from ``creator``.
         """
         grant = self._require(id, creator)
-        self._documents.change(
-            id, lambda document: replace(document, body={**document.body, "revoked": now().isoformat()})
-        )
+        at = self._documents.now().isoformat()
+        self._documents.change(id, lambda document: replace(document, body={**document.body, "revoked": at}))
         self.in_use.end_those_of(id)
         # Descendants that nobody uses here, too: another daemon, or this one before its restart, may have started jobs.
         below = [token.document.id for token in self.all(None) if token.comes_from(id)]
         self._ended(dict.fromkeys([id, *below], TokenRevoked(REVOKED)), True)
         self._tell("revoked", grant)
 
-    def renew(self, id: str, expires: datetime | None, creator: Grant | None) -> tuple[Document, Grant]:
+    def renew(self, id: str, expires: datetime | timedelta | None, creator: Grant | None) -> tuple[Document, Grant]:
         """Change the expiry of a token; None means its original lifetime, from now.
 
         :raises UnknownToken: the token does not exist, or does not descend from ``creator``.
@@ -178,8 +173,8 @@ class Grants:
             raise TokenRevoked("A revoked token cannot be renewed: create a new one.")
 
         def renewed(document: Document) -> Document:
-            end = now() + timedelta(seconds=document.body["lasts"]) if expires is None else expires
-            return replace(document, expires=_end_of(end, creator))
+            end = timedelta(seconds=document.body["lasts"]) if expires is None else expires
+            return replace(document, expires=_end_of(end, creator, self._documents.now()))
 
         changed = self._documents.change(id, renewed)
         if changed is None:
@@ -197,8 +192,9 @@ class Grants:
         for id, rule in rules.items():
 
             def learnt_by(document: Document, rule: Mapping[str, Any] = rule) -> Document:
-                rules_now = without_learnt(document.body["rules"], now(), approval)
-                rules_now += [learnt(rule, approval, now(), seconds)] if seconds else []
+                at = self._documents.now()
+                rules_now = without_learnt(document.body["rules"], at, approval)
+                rules_now += [learnt(rule, approval, at, seconds)] if seconds else []
                 load_rules(rules_now, are_stored=True)
                 return replace(document, body={**document.body, "rules": rules_now})
 
@@ -227,7 +223,7 @@ class Grants:
         tokens = self.all(None)
         if creator is not None and sum(token.comes_from(creator.id) for token in tokens) >= MAX_BELOW:
             raise TokenLimit(f"{MAX_BELOW} tokens were created with this one already: revoke some first.")
-        self._documents.remove(dispensable(tokens, now(), is_full=len(tokens) >= MAX_TOKENS))
+        self._documents.remove(dispensable(tokens, self._documents.now(), is_full=len(tokens) >= MAX_TOKENS))
 
 
 def _check_scopes(scopes: Sequence[str], creator: Grant | None) -> None:
@@ -242,14 +238,15 @@ def _check_scopes(scopes: Sequence[str], creator: Grant | None) -> None:
         raise ScopeDenied(f"A token cannot give a right that it lacks: it does not have the scope {more[0]}.")
 
 
-def _end_of(expires: datetime, creator: Grant | None) -> datetime:
-    """Return when a token of a ``creator`` expires, if ``expires`` was requested.
+def _end_of(expires: datetime | timedelta, creator: Grant | None, at: datetime) -> datetime:
+    """Return when a token of a ``creator`` expires, if ``expires`` was requested at the time ``at``.
 
     A request for the creator's own full lifetime ends with the creator.
     :raises InvalidRequest: the time is past, or more than 90 days away.
     :raises ScopeDenied: it is after the creator's own end.
     """
-    at = now()
+    if isinstance(expires, timedelta):
+        expires = at + expires
     if not at < expires <= at + timedelta(days=MAX_DAYS) + GRACE:
         raise InvalidRequest(f"expires: Must be in the future, and at most {MAX_DAYS} days from now.")
     latest = min((ancestor.expires for ancestor in creator.lineage), default=expires) if creator else expires
@@ -296,9 +293,6 @@ class TokensInUse:
         self._live: dict[str, Live] = {}
         # Ended tokens too, while callers refer to them: a token that is renewed must not exist twice, with two counts.
         self._known: WeakValueDictionary[str, Live] = WeakValueDictionary()
-        self._ends: dict[tuple[str, datetime], float] = {}
-        """When tokens expire by a clock that nobody sets, from when they were first seen here."""
-
         # While the vault is out of reach every request is refused after STALE_SECONDS, because its token cannot be read
         # again.
         trouble = Trouble(logger, "Tokens cannot be read", "Tokens can be read again.")
@@ -335,7 +329,7 @@ class TokensInUse:
         """
         with self._lock:
             live.running += 1
-        at = now()
+        at = self._documents.now()
         if self._invalid(live.grant) or time.monotonic() - live.looked_at > STALE_SECONDS:
             # It may have been renewed; or revoked by another daemon, which the watcher could not read in time.
             self._read(live)
@@ -371,20 +365,11 @@ class TokensInUse:
         self._write_counts(at_once=True)
 
     def _invalid(self, grant: Grant) -> ConnmgrError | None:
-        """Return the error of a token that is invalid now, or None.
-
-        A clock that somebody sets back while the daemon runs makes no token last longer.
-        """
-        at, running = now(), boot_time()
+        """Return the error of a token that is invalid now, or None."""
+        at = self._documents.now()
         for ancestor in grant.lineage:
-            seen, left = (ancestor.id, ancestor.expires), (ancestor.expires - at).total_seconds()
-            # Not of one that has expired: the clock may be ahead just now, and be set right.
-            ends = self._ends.setdefault(seen, running + left) if left > 0 else self._ends.get(seen, math.inf)
-            if running >= ends:
+            if self._documents.has_expired(ancestor.id, ancestor.expires):
                 at = max(at, ancestor.expires)
-        if len(self._ends) > MAX_SEEN:
-            for oldest in list(self._ends)[: MAX_SEEN // 2]:
-                self._ends.pop(oldest, None)
         return grant.invalid(at)
 
     def _keep_above(self, grant: Grant) -> None:
@@ -467,9 +452,11 @@ class TokensInUse:
             ]
         for live, day, more in due:
             # Default values, because the loop changes the variables.
-            def count(document: Document, day: str = day, more: int = more) -> Document:
+            last = self._documents.now().isoformat()
+
+            def count(document: Document, day: str = day, more: int = more, last: str = last) -> Document:
                 before = document.counts.get("used", 0) if document.counts.get("day") == day else 0
-                return counted(document, day=day, used=before + more, lastUsed=now().isoformat())
+                return counted(document, day=day, used=before + more, lastUsed=last)
 
             document = self._documents.change(live.grant.id, count)
             with self._lock:

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 from connmgr.durations import boot_time
 from connmgr.errors import SecretLocked
@@ -46,7 +46,8 @@ class Loan:
     principal: Principal
     """The user as stored at the time of the loan; with another passphrase it is another principal."""
     until: datetime
-    began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    began: datetime
+    """Both by the clock of the vault."""
     used_on: set[str] = field(default_factory=set)
     """The connections that were opened or used by it."""
 
@@ -235,6 +236,6 @@ def loan_over(loan: Loan, why: str) -> SecretLocked:
     )
 
 
-def until(seconds: float | None, expires: datetime) -> datetime:
-    """Return when a loan of ``seconds`` ends, begun now, to a token that ``expires``."""
-    return expires if seconds is None else min(expires, datetime.now(timezone.utc) + timedelta(seconds=seconds))
+def until(seconds: float | None, expires: datetime, began: datetime) -> datetime:
+    """Return when a loan of ``seconds`` ends that ``began`` then, to a token that ``expires``."""
+    return expires if seconds is None else min(expires, began + timedelta(seconds=seconds))

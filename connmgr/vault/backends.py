@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Generator
 from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from connmgr.computing import give_way, gives_way
+from connmgr.durations import boot_time
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
 from connmgr.processes import start_of
 from connmgr.vault import schema
@@ -131,6 +133,9 @@ class SQLite:
         # with BEGIN IMMEDIATE (`_begin`), which waits for the write lock before anything is read.
         self.reader: sa.Engine = self.writer.execution_options(begin="BEGIN")
         sa.event.listen(self.writer, "begin", _begin)
+
+    def now(self) -> datetime:
+        return schema.now()
 
     def probe(self) -> schema.StoredSchema:
         if not self.path.exists():
@@ -405,10 +410,14 @@ RECYCLE_SECONDS = 1800
 UNCHECKED_SECONDS = 1.0
 """A connection that was idle for less is used without a question whether it lives."""
 
+CLOCK_SECONDS = 10.0
+"""Time for which the server's clock is taken to go on as this machine's does."""
+
 _SETTINGS = (
     f"SET statement_timeout = '{STATEMENT_SECONDS}s'; SET lock_timeout = '{LOCK_SECONDS}s';"
     f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
 )
+_TIME = "SELECT clock_timestamp()"
 # Every writing transaction holds it: "connmgr" in ASCII. Writes are rare, and one writer at a time keeps two daemons
 # from adding equal connections, which no constraint could prevent.
 _LOCK = int.from_bytes(b"connmgr", "big")
@@ -485,6 +494,8 @@ class PostgreSQL:
 
         self._shown = url.set(query={}).render_as_string(hide_password=True)
         self._has_marks = False
+        self._clock = schema.now(), boot_time()
+        """What the server's clock said last, and the :func:`boot_time` at which it was asked."""
         self._own = set[int]()
         """The server's processes that serve this daemon: what they announce is known here."""
 
@@ -516,6 +527,10 @@ class PostgreSQL:
         self.reader: sa.Engine = self.writer.execution_options(
             isolation_level="REPEATABLE READ", postgresql_readonly=True
         )
+
+    def now(self) -> datetime:
+        at, asked = self._clock
+        return at + timedelta(seconds=boot_time() - asked)
 
     def probe(self) -> schema.StoredSchema:
         try:
@@ -561,24 +576,38 @@ class PostgreSQL:
         return True
 
     def _set_up(self, connection: Any, record: Any) -> None:
-        connection.autocommit = True
-        connection.execute(_SETTINGS)
-        connection.autocommit = False
+        self._ask_time(connection, _SETTINGS)
         record.info.update(process=connection.info.backend_pid, since=time.monotonic())
         self._own.add(record.info["process"])
 
     def _check(self, connection: Any, record: Any, _: object) -> None:
-        """Ask a connection whether it lives that was idle for long; the pool opens another one if it does not.
+        """Ask a connection that was idle for long what time it is; the pool opens another one if it does not answer.
 
         One that was used just now is not asked: that would be one round trip in four of a busy daemon, and a
         transaction on a lost connection is repeated anyway.
         """
-        if time.monotonic() - record.info.get("since", 0.0) < UNCHECKED_SECONDS:
+        is_known = boot_time() - self._clock[1] < CLOCK_SECONDS
+        if is_known and time.monotonic() - record.info.get("since", 0.0) < UNCHECKED_SECONDS:
             return
         try:
-            self.writer.dialect.do_ping(connection)
+            self._ask_time(connection)
         except self.writer.dialect.dbapi.Error as error:  # type: ignore[union-attr]
             raise sa.exc.InvalidatePoolError from error
+
+    def _ask_time(self, connection: Any, before: str = "") -> None:
+        """Ask for the server's time, in one round trip with the statements ``before``."""
+        # Taken before, so that what is told is rather ahead of the server's clock: no right lasts longer by the wait.
+        asked = boot_time()
+        connection.autocommit = True
+        try:
+            cursor = connection.execute(f"{before}; {_TIME}" if before else _TIME)
+            while cursor.nextset():
+                pass
+            [at] = cursor.fetchone()
+        finally:
+            if not connection.closed:
+                connection.autocommit = False
+        self._clock = at.astimezone(timezone.utc), asked
 
     def announce(self, connection: sa.Connection, topic: str) -> None:
         connection.execute(_ANNOUNCE, {"topic": topic})

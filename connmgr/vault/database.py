@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Protocol, TypeVar
 
@@ -85,6 +86,9 @@ class Backend(Protocol):
     is_shared: bool
     """Whether daemons on several machines may use the database."""
 
+    def now(self) -> datetime:
+        """Return the time by the clock of all who use the database, without asking for it."""
+
     def probe(self) -> schema.StoredSchema:
         """Return the content of the database, without changing it.
 
@@ -148,6 +152,10 @@ class Database:
         """Whether daemons on several machines may use the database."""
         self.check: Callable[[sa.Connection], None] = lambda _: None
         """Called first in every writing transaction; raises if the vault's key was rotated."""
+
+    def now(self) -> datetime:
+        """Return the time by which rights end, aware and in UTC: by one clock for all daemons of the vault."""
+        return self._backend.now()
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Return the result of ``work``, called on one snapshot of the database.

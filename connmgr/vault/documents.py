@@ -15,12 +15,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from connmgr.durations import boot_time
 from connmgr.errors import IntegrityError
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault.database import Database
 from connmgr.vault.principal_rows import check_key, has_code
 from connmgr.vault.schema import Row, canonical, now
 from connmgr.vault.schema import document as table
+
+MAX_SEEN = 4000
+"""Most documents, removed ones included, of which it is known when they end by a clock that nobody sets."""
 
 _FORMAT = "document-1"
 _COVERED = ("kind", "id", "key", "body", "created", "expires")
@@ -53,6 +57,25 @@ class Documents:
 
     def __init__(self, database: Database, key: VaultKey, kind: str) -> None:
         self._database, self._key, self._kind = database, key, kind
+        self._ends: dict[tuple[str, datetime], float] = {}
+        """When documents expire by a clock that nobody sets, from when they were first asked about."""
+
+    def now(self) -> datetime:
+        """Return the time by which documents expire, by the clock of all daemons of the vault."""
+        return self._database.now()
+
+    def has_expired(self, id: str, expires: datetime) -> bool:
+        """Whether the time of the document ``id`` is over.
+
+        A clock that somebody sets back while the daemon runs makes no document last longer that was asked about before.
+        """
+        left, running = (expires - self.now()).total_seconds(), boot_time()
+        # Not of one that has expired: the clock may be ahead just now, and be set right.
+        ends = self._ends.setdefault((id, expires), running + left) if left > 0 else running
+        if len(self._ends) > MAX_SEEN:
+            for oldest in list(self._ends)[: MAX_SEEN // 2]:
+                self._ends.pop(oldest, None)
+        return running >= ends
 
     def add(self, added: Document, *, most: int | None = None) -> bool:
         """Store a document; return False, and store nothing, if its key is taken or there are ``most`` already."""

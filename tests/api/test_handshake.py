@@ -190,7 +190,8 @@ def test_the_hours_in_which_the_machine_sleeps_are_idle_ones(monkeypatch: pytest
     alice, private = new_principal("alice", bytes(32))
     caller.access.grant(alice, private)
     ticket = tickets.issue("terminal", caller)
-    loan = Loan("t", "ci", ["t"], caller.access, "s", alice, datetime.now(timezone.utc) + timedelta(hours=2))
+    began = datetime.now(timezone.utc)
+    loan = Loan("t", "ci", ["t"], caller.access, "s", alice, began + timedelta(hours=2), began)
     assert (loan.over, loan.seconds > 7000) == (None, True)
     slept = 8 * 3600.0
     assert loan.over == TIME_OVER

@@ -18,7 +18,9 @@ from connmgr.errors import ApprovalDenied, ApprovalRequired, PolicyDenied, Quota
 from connmgr.rights.approvals import MAX_PENDING, Approvals
 from connmgr.suspension import Continuation, Suspended
 from connmgr.vault import Vault
+from connmgr.vault.documents import Documents
 from connmgr.vault.schema import now
+from tests.clock import Clock
 
 ASKED = {"action": "shell.exec", "connections": ["c"], "argv": ["systemctl", "restart", "ünit"], "env": {"A": "b"}}
 KEY = b"k" * 32
@@ -201,10 +203,10 @@ def test_a_grant_ends_with_its_time_and_by_a_denial(desk: Desk, monkeypatch: pyt
     id = desk.pending()
     desk.decide(id, "grant", seconds=3600)
     later = now() + timedelta(seconds=3590)
-    monkeypatch.setattr("connmgr.rights.approvals.now", lambda: later)
+    monkeypatch.setattr(Documents, "now", lambda _: later)
     assert desk.ask() == id
     beyond = now() + timedelta(seconds=3610)
-    monkeypatch.setattr("connmgr.rights.approvals.now", lambda: beyond)
+    monkeypatch.setattr(Documents, "now", lambda _: beyond)
     assert desk.pending() != id
     monkeypatch.undo()
     desk.decide(id := desk.pending({"other": 1}), "grant", seconds=3600)
@@ -213,10 +215,26 @@ def test_a_grant_ends_with_its_time_and_by_a_denial(desk: Desk, monkeypatch: pyt
         desk.ask({"other": 1})
 
 
+def test_a_clock_that_is_set_back_makes_no_approval_last_longer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Clock()
+    monkeypatch.setattr("connmgr.vault.documents.boot_time", running)
+    id = desk.pending()
+    desk.decide(id, "grant", seconds=600)
+    assert desk.ask() == id
+    back = now() - timedelta(days=1)
+    monkeypatch.setattr(Documents, "now", lambda _: back)
+    running.now += 500
+    assert desk.ask() == id
+    running.now += 101
+    assert desk.pending() != id
+    with pytest.raises(UnknownApproval):
+        desk.decide(id, "grant", seconds=600)
+
+
 def test_an_undecided_approval_expires_after_ten_minutes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     id = desk.pending()
     late = now() + timedelta(minutes=11)
-    monkeypatch.setattr("connmgr.rights.approvals.now", lambda: late)
+    monkeypatch.setattr(Documents, "now", lambda _: late)
     assert desk.approvals.query() == []
     with pytest.raises(UnknownApproval):
         desk.decide(id, "once")

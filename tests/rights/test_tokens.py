@@ -16,7 +16,6 @@ import pytest
 from connmgr.client import ClientError
 from connmgr.contract.token import TokenCreateRequest
 from connmgr.errors import TokenExpired
-from connmgr.rights import tokens
 from connmgr.rights.scopes import SCOPES
 from connmgr.rights.tokens import Grants
 from connmgr.secrets.vault_key import VaultKey
@@ -131,8 +130,8 @@ def test_a_clock_that_is_set_back_makes_no_token_last_longer(tmp_path: Path, mon
         return datetime.fromtimestamp(wall.now, timezone.utc)
 
     wall.now = time.time()
-    monkeypatch.setattr(tokens, "now", now)
-    monkeypatch.setattr(tokens, "boot_time", running)
+    monkeypatch.setattr(Documents, "now", lambda _: now())
+    monkeypatch.setattr("connmgr.vault.documents.boot_time", running)
 
     def passes(seconds: float) -> None:
         wall.now += seconds
