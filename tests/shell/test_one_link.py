@@ -76,6 +76,18 @@ def test_sixteen_at_once_are_over_one_connection(clean_daemon: Daemon, roomy: Ss
     assert logins(roomy) == 2
 
 
+def test_after_a_stop_of_all_the_next_shell_logs_in_although_a_pipe_keeps_the_link(
+    clean_daemon: Daemon, roomy: Sshd
+) -> None:
+    client = clean_daemon.client
+    connection = added(client, roomy)
+    client.shell.start(connection)
+    with client.shell.pipe(connection, "cat"):
+        client.shell.stop(connection, all=True)
+        client.shell.start(connection)
+        assert logins(roomy) == 2
+
+
 def test_the_link_lasts_as_long_as_one_shell(clean_daemon: Daemon, roomy: Sshd) -> None:
     client = clean_daemon.client
     connection = added(client, roomy)
