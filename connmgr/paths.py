@@ -79,16 +79,19 @@ def misspelt(environ: Mapping[str, str], known: Collection[str]) -> str | None:
 
     What it was to name would be another daemon, another vault or other rights than those that are used without it.
     """
-    strange = [name for name in environ if name.upper().startswith("CONNMGR_") and name not in known]
-    if not strange:
-        return None
-    # Imported here, because few environments have such variables.
-    from difflib import get_close_matches
-
-    for name in strange:
-        if meant := get_close_matches(name.upper(), known, 1, cutoff=0.9):
-            return f"The environment variable {name} is unknown. Is {meant[0]} meant?"
+    for name in environ:
+        if name.upper().startswith("CONNMGR_") and name not in known:
+            forms = _nearly(name)
+            if meant := next((each for each in known if not forms.isdisjoint(_nearly(each))), None):
+                return f"The environment variable {name} is unknown. Is {meant} meant?"
     return None
+
+
+def _nearly(name: str) -> set[str]:
+    """Return the forms that the name of a variable shares with those that differ by a letter, by ``_`` or by case."""
+    # Every command asks this, and loading difflib takes longer.
+    letters = name.upper().replace("_", "")
+    return {letters, *(letters[:at] + letters[at + 1 :] for at in range(len(letters)))}
 
 
 def is_empty(variable: str) -> str:

@@ -122,9 +122,11 @@ class CommandLine:
         )
 
     def add_ssh(self, name: str, server: Sshd, *fields: str) -> str:
-        """Add a connection to ``server``, whose host key it pins, and return its uuid."""
+        """Add a connection to ``server``, whose host key it pins, with further or other ``fields``; return its uuid."""
         key = " ".join(server.host_keys[0].with_suffix(".pub").read_text().split()[:2])
         data = [f"port={server.port}", f"user={server.user}", f"identity.file={server.client_key}", f"hostKey={key}"]
+        others = {word.partition("=")[0] for word in fields}
+        data = [word for word in data if word.partition("=")[0] not in others]
         return self("add", "ssh", name, "host=127.0.0.1", *data, *fields).output.strip()
 
 
