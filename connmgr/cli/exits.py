@@ -130,6 +130,12 @@ def _sudo_advice(details: dict[str, Any]) -> str:
 def _login_advice(details: dict[str, Any]) -> str:
     """Return the commands that help after a failed login."""
     name = shlex.quote(str(details["name"]))
+    if details.get("passwordRequired") or details.get("passwordRefused"):
+        stores = "stores one" if details.get("passwordRequired") else "stores another"
+        return f"`connmgr edit {name} --secret password` {stores}."
+    if details.get("type", "ssh") != "ssh":
+        # Which fields have the credentials is the type's own matter.
+        return f"`connmgr info {name}` shows what is stored, and `connmgr edit {name}` changes it."
     if "key" in details:
         key = "" if str(details["key"]).startswith("key ") else f" identity.file={shlex.quote(str(details['key']))}"
         return (

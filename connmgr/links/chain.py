@@ -275,7 +275,7 @@ def _hop_in_errors(target: Target, hop: Hop) -> Iterator[None]:
         error.hop = error.hop or hop.id
         if isinstance(error, AuthFailed) and hop.id is not None and target.id is not None:
             name = hop.label or target.name or ""
-            error.details = {"connection": hop.id, "name": name, **error.details, "opens": target.id}
+            error.details = {"connection": hop.id, "name": name, "type": hop.type, **error.details, "opens": target.id}
         # Without a host no file has the key: it is the connection's hostKey, or revoked.
         if advice := _ADVICE.get(type(error)) if "host" in error.details else None:
             # The link of a carrier is opened as one of its own, whose error has the advice for that.

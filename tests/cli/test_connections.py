@@ -151,6 +151,19 @@ def test_a_daemon_of_another_version_is_to_be_restarted(error: ClientError) -> N
     assert failure(error).message.startswith(f"{error.message}\nThe daemon is of another version than this program")
 
 
+def test_what_helps_after_a_failed_login_is_about_fields_that_the_connection_has() -> None:
+    def advice(**details: object) -> str:
+        return failure(ClientError("Refused.", "auth_failed", 500, {"name": "web/it", **details})).message
+
+    assert "`connmgr edit web/it identity.file=FILE` names a key." in advice(type="ssh")
+    assert advice(type="shellEnvironment", passwordRequired=True) == (
+        "Refused.\n`connmgr edit web/it --secret password` stores one."
+    )
+    assert advice(type="shellEnvironment", passwordRefused=True).endswith("--secret password` stores another.")
+    other = advice(type="made.elsewhere")
+    assert other == "Refused.\n`connmgr info web/it` shows what is stored, and `connmgr edit web/it` changes it."
+
+
 class TestNaming:
     def test_whole_segments_in_any_letter_case_will_do(self, connmgr: CommandLine) -> None:
         id = add(connmgr, "production web 1")

@@ -87,4 +87,4 @@ def test_errors_name_the_gateway_once_and_what_was_asked_for(client: Client, gat
     assert refused.value.code == "auth_failed"
     assert refused.value.message.startswith("first: ")
     assert "second" not in refused.value.message
-    assert (refused.value.details["connection"], refused.value.details["opens"]) == (first, third)
+    assert [refused.value.details[name] for name in ("connection", "type", "opens")] == [first, "ssh", third]
