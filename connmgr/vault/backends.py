@@ -149,7 +149,7 @@ class SQLite:
                 # With its next change SQLite would remove what belongs to another file.
                 raise StartupError(
                     f"The vault {self.path} is missing, and its last changes are in {self.path}-wal: put the file back "
-                    "beside them, or restore a backup."
+                    "beside them, or restore a backup. To begin a new vault, remove that file, too."
                 )
             return schema.StoredSchema()
         try:

@@ -150,7 +150,7 @@ def test_a_vault_that_was_cut_to_nothing_is_no_new_one(file: Path, rest: bytes, 
 def test_a_vault_without_its_file_keeps_its_last_changes(file: Path) -> None:
     file.unlink()
     (file.parent / "vault.db-wal").write_bytes(b"the last changes")
-    refused(f"sqlite:///{file}", "is missing, and its last changes are in .*vault.db-wal: put the file back")
+    refused(f"sqlite:///{file}", "is missing, .*vault.db-wal: put the file back.* remove that file, too")
     assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == {"vault.db-wal": b"the last changes"}
 
 
