@@ -285,7 +285,6 @@ def test_a_token_that_asks_for_a_thousand_sessions_leaves_the_owner_some(clean_d
         os.close(null)
 
 
-@pytest.mark.slow
 class _Clock:
     """The loop of a client whose time passes only in :meth:`pass_by`."""
 
@@ -322,6 +321,7 @@ def test_a_client_has_its_time_for_each_thing_that_it_says() -> None:
         assert client.closed
 
 
+@pytest.mark.slow
 def test_a_silent_client_is_closed_after_its_time(path: str) -> None:
     with Wire(path) as wire:
         began = time.monotonic()
