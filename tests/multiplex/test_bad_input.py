@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ from tests.multiplex.wire import (
     packet,
     session,
 )
+from tests.processes import descriptors
 from tests.rights.wire import create
 
 pytestmark = pytest.mark.needs("bash")
@@ -50,12 +52,20 @@ def path(clean_daemon: Daemon) -> Iterator[str]:
 
 @contextmanager
 def nothing_leaks(daemon: Daemon) -> Iterator[None]:
-    """The daemon has as many threads and descriptors after the block as before it."""
-    process = psutil.Process(daemon.pid)
+    """The daemon has as many descriptors after the block as before it.
+
+    Those of the vault do not count: a busy daemon answers with more threads, and opens it once more for them.
+    """
+    vault = str(daemon.data_dir / "vault.db")
+
+    def held() -> Counter[str]:
+        kinds = descriptors(daemon.pid).items()
+        return Counter({kind: count for kind, count in kinds if not kind.startswith(vault)})
+
     daemon.client.post("/multiplex/query")
-    before = process.num_fds()
+    before = held()
     yield
-    eventually(lambda: process.num_fds() <= before + 2, "descriptors leak")
+    eventually(lambda: held() - before, "descriptors leak", holds=lambda more: more.total() <= 2)
 
 
 def works(path: str) -> None:
