@@ -61,6 +61,30 @@ def test_output_that_cannot_be_written_is_one_message(connmgr: CommandLine, line
         assert errors.splitlines()[-1] == "Error: Input or output failed: No space left on device."
 
 
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_a_token_that_cannot_be_printed_is_revoked(connmgr: CommandLine, option: str) -> None:
+    line = f"connmgr token create --for nobody{option} --expires 1h --scope shell.any {option} >/dev/full"
+    run(connmgr, line, 1)
+    [state] = [token["state"] for token in connmgr("token", "ls", "--json").json if token["name"] == f"nobody{option}"]
+    assert state == "revoked"
+
+
+def test_words_of_a_recovery_key_that_cannot_be_printed_are_said_to_be_lost(own_connmgr: CommandLine) -> None:
+    passphrase = "four words or more"
+    own_connmgr("vault", "user", "add", "alice", stdin=f"{passphrase}\n")
+    own_connmgr("vault", "unlock", "alice", stdin=f"{passphrase}\n")
+    for words in ("create", "rotate ID", "rotate ID --json"):
+        id = "".join(known["recovery"] for known in own_connmgr("vault", "recovery", "ls", "--json").json)
+        line = f"connmgr vault recovery {words.replace('ID', id)} <<<'{passphrase}' >/dev/full"
+        errors = run(own_connmgr, line, 1).stderr
+        [known] = own_connmgr("vault", "recovery", "ls", "--json").json
+        assert "shown once" not in errors
+        assert (
+            f"No space left on device. The words of recovery key {known['recovery']} are lost: `connmgr vault recovery "
+            f"rotate {known['recovery']}` makes others.\n"
+        ) in errors
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_leaves_the_exit_code_of_a_command_alone(connmgr: CommandLine, closed: str) -> None:
     done = run(connmgr, f"connmgr exec --stdin local -- 'cat; echo out; echo err >&2; exit 7' {closed}", 7)

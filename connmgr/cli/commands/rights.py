@@ -155,20 +155,20 @@ def create(
     client = connect()
     created = client.token.create(name, expires, **members)
     report_unmatched(client, members)
-    if as_json:
-        print_json(created)
-        return
-    place = "it is not shown again"
-    if output is None:
-        click.echo(created["token"])
-    else:
-        try:
+    try:
+        if as_json:
+            print_json(created)
+            return
+        place = "it is not shown again"
+        if output is None:
+            click.echo(created["token"])
+        else:
             write_private(output, f"{created['token']}\n", replaces=force)
-        except Failure:
-            # Nobody has its text: it could not be used, and would only stand in the list.
-            client.token.revoke(created["id"])
-            raise
-        place = f"it is in {visible(str(output))}"
+            place = f"it is in {visible(str(output))}"
+    except (Failure, OSError):
+        # Nobody has its text: it could not be used, and would only stand in the list.
+        client.token.revoke(created["id"])
+        raise
     click.echo(f"{created['id']}  {visible(name)}, until {created['expires']}; {place}", err=True)
     if created["lent"]:
         click.echo(_loan(created["lent"]), err=True)

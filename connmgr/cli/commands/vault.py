@@ -9,6 +9,7 @@ import click
 
 from connmgr.cli.commands.tunnels import renew_sockets
 from connmgr.cli.connect import ask_passphrase, connect, kept_session, tell_recoveries
+from connmgr.cli.exits import Failure, io_failure
 from connmgr.cli.options import Group, open_vault_database, read_settings, setting_options
 from connmgr.cli.output import ago, json_option, plural, print_json, print_list, print_table
 from connmgr.cli.progress import has_terminal
@@ -231,17 +232,27 @@ def revoke_recovery(key: str) -> None:
 
 
 def _print_words(words: RecoveryWordsResponse, *, as_json: bool) -> None:
-    if as_json:
-        print_json(words)
-        return
+    """Print the words of a new recovery key, which nothing keeps.
+
+    :raises Failure: they cannot be written, as on a full disk; it says how to get others.
+    """
+    try:
+        if as_json:
+            print_json(words)
+            return
+        for share in words.shares:
+            click.echo(share)
+    except OSError as error:
+        raise Failure(
+            f"{io_failure(error).message} The words of recovery key {words.recovery} are lost: "
+            f"`connmgr vault recovery rotate {words.recovery}` makes others."
+        ) from error
     all = "the whole key" if words.threshold == 1 else f"any {words.threshold} of them are the key"
     click.echo(
         f"Recovery key {words.recovery} of {words.user} has {plural(len(words.shares), 'share')}; {all}. These words "
         "are shown once: write them down, and keep shares apart from each other and from this machine.",
         err=True,
     )
-    for share in words.shares:
-        click.echo(share)
 
 
 _KEY_NOT_INCLUDED = "The vault's key is not part of it, and no secret can be read without it: keep a copy elsewhere."
