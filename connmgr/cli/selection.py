@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from connmgr.cli.exits import NOT_FOUND, Failure
@@ -393,8 +394,10 @@ brief_option = click.option(
 )
 
 
-def check_brief(*, brief: bool, everywhere: bool, as_json: bool) -> None:
-    """Raise UsageError if ``--brief`` stands without ``--all`` or beside ``--json``."""
+def check_for_all(*, brief: bool, everywhere: bool, as_json: bool) -> None:
+    """Raise UsageError if ``--brief`` or ``--jobs`` stands without ``--all``, or ``--brief`` beside ``--json``."""
+    if not everywhere and click.get_current_context().get_parameter_source("jobs") == ParameterSource.COMMANDLINE:
+        raise click.UsageError("--jobs needs --all.")
     if brief and not everywhere:
         raise click.UsageError("--brief needs --all.")
     if brief and as_json:

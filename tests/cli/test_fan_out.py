@@ -169,8 +169,10 @@ def test_ctrl_c_prints_what_has_ended_and_names_the_rest(clean_connmgr: CommandL
     assert "local machine/a1: interrupted" in rest
 
 
-def test_brief_goes_with_all_and_without_json(connmgr: CommandLine) -> None:
-    assert "--brief needs --all" in connmgr("exec", "local", "--brief", "--", "true", code=125).errors
+def test_brief_and_jobs_go_with_all_and_brief_without_json(connmgr: CommandLine) -> None:
+    for option in (["--brief"], ["--jobs", "2"]):
+        assert f"{option[0]} needs --all" in connmgr("exec", "local", *option, "--", "true", code=125).errors
+        assert f"{option[0]} needs --all" in connmgr("cp", *option, __file__, "local:there", code=2).errors
     both = connmgr("exec", "--all", "local*", "--brief", "--json", "--", "true", code=125)
     assert "Give --brief or --json" in both.errors
 

@@ -27,7 +27,7 @@ from connmgr.cli.selection import (
     ConnectionName,
     Selection,
     brief_option,
-    check_brief,
+    check_for_all,
     choosing,
     jobs_option,
     reach,
@@ -303,8 +303,8 @@ def exec(
     command. When all have ended, each output is printed once, below the names of the connections that share it; then
     come failures and a summary. With --brief each connection gets one line when it finishes. The exit code is 1 if any
     failed. With --json there is one object, or with --all one per line, with the whole output, when the command has
-    ended. --failed reads such lines, and repeats the command where it failed. --category, --type, --failed and --limit
-    need --all.
+    ended. --failed reads such lines, and repeats the command where it failed. --category, --type, --failed, --limit and
+    --jobs need --all.
 
     With --sudo it runs as root or another user, in a shell of its own, which stays too. sudo's password is asked for,
     unless it is stored (`connmgr sudo-password`); a token needs the scope elevate.
@@ -315,7 +315,7 @@ def exec(
     raise_error_of_front()
     options = ExecOptions(**flags)
     options.check(choice)
-    check_brief(brief=brief, everywhere=options.everywhere, as_json=as_json)
+    check_for_all(brief=brief, everywhere=options.everywhere, as_json=as_json)
     targets, words = _targets_and_words(options, names, command, choice)
     request = options.request(words)
     # It may read a passphrase from standard input, before anything else does.

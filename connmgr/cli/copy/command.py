@@ -36,7 +36,7 @@ from connmgr.cli.selection import (
     ConnectionName,
     Selection,
     brief_option,
-    check_brief,
+    check_for_all,
     choosing,
     jobs_option,
     reach,
@@ -146,7 +146,7 @@ def cp(
     raise_error_of_front()
     if len(operands) < 2:
         raise click.UsageError("Name what to copy, and where to: SOURCE... TARGET.")
-    check_brief(brief=brief, everywhere=bool(patterns), as_json=as_json)
+    check_for_all(brief=brief, everywhere=bool(patterns), as_json=as_json)
     if patterns and store:
         raise click.UsageError("--store is for one address, not for --all.")
     session = session_of(session, fresh=fresh)
