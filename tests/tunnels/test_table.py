@@ -85,7 +85,7 @@ class _Hangs(Route):
 
 
 def test_a_token_whose_dials_hang_keeps_no_thread_from_the_dials_of_others(vault: Vault) -> None:
-    released = threading.Event()
+    released, tunnels = threading.Event(), list[LiveTunnel]()
     with made(vault) as table, closing(Service(echo)) as service, ExitStack() as clients:
         clients.callback(released.set)
 
@@ -93,6 +93,7 @@ def test_a_token_whose_dials_hang_keeps_no_thread_from_the_dials_of_others(vault
             listen = partial(table._listen, ("127.0.0.1", 0), ("127.0.0.1", service.port))
             tunnel = LiveTunnel(table._loop, lambda: route, listen, None, table._shares, lambda: holder)
             clients.callback(tunnel.stop)
+            tunnels.append(tunnel)
             tunnel.begin()
             assert tunnel.attempted.wait(DEADLINE_SECONDS)
             assert tunnel.status.address
@@ -116,6 +117,14 @@ def test_a_token_whose_dials_hang_keeps_no_thread_from_the_dials_of_others(vault
                 assert exactly(connected, 5) == b"hello"
         released.set()
         eventually(lambda: table._shares._dials.held("it"), "dials are counted on", holds=lambda seen: not seen)
+        for tunnel in tunnels:
+            tunnel.stop()
+        # A client whose dial ends after the loop would be closed by nobody.
+        eventually(
+            lambda: sum(tunnel.status.waiting for tunnel in tunnels),
+            "clients are not turned away",
+            holds=lambda seen: not seen,
+        )
 
 
 class _Silent:
