@@ -312,7 +312,7 @@ def _place() -> str:
 
 
 def most_open_files() -> int:
-    """Return how many files this process may have open; a number beyond all that it will, if there is no limit."""
+    """Return how many files this process may have open; ``sys.maxsize`` if there is no limit."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -596,7 +596,7 @@ class PostgreSQL:
 
     def _ask_time(self, connection: Any, before: str = "") -> None:
         """Ask for the server's time, in one round trip with the statements ``before``."""
-        # Taken before, so that what is told is rather ahead of the server's clock: no right lasts longer by the wait.
+        # Taken before the answer, so that this clock is never behind the server's: no right lasts longer by the wait.
         asked = boot_time()
         connection.autocommit = True
         try:
