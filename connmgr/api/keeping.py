@@ -58,7 +58,7 @@ def keeping(
 
 
 def change_response(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse:
-    """Return what the answer says about ``changes``, and record it; nothing for the owner, whose changes are not kept."""
+    """Return what the answer says about ``changes``, and record it; nothing for the owner, who has none kept."""
     if caller().grant is None:
         # An object as always, and no empty body: clients that are made of the description read it as JSON.
         return ChangeResponse()
